@@ -1,0 +1,1 @@
+//! lily-cpu (being written).

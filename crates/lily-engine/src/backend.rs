@@ -1,0 +1,151 @@
+//! What a device must be able to do with the model.
+//!
+//! A backend owns the weights and every sequence's state (KV cache, GDN state, convolution tail). A sequence
+//! only grows by [`Backend::prefill`] and [`Backend::decode`], or is replaced whole by [`Backend::restore`]:
+//! GDN state cannot be cut back.
+
+use lily_model::ModelConfig;
+
+/// Names a sequence inside its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u64);
+
+/// Which logits a prefill returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Logits {
+    /// None: an inner chunk of a longer prompt.
+    None,
+    /// Of the last position, `[vocab]`.
+    Last,
+    /// Of every position of the chunk, `[tokens, vocab]`.
+    All,
+}
+
+/// A sequence's whole state at a position; restoring it needs no recomputation.
+///
+/// The layout is the backend's own; `format` says which backend and version wrote it.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Tokens the state has seen.
+    pub position: usize,
+    /// Backend name and layout version, for example `cpu/1`.
+    pub format: String,
+    /// KV, GDN state and convolution tails.
+    pub data: Vec<u8>,
+}
+
+/// Bytes in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryFigures {
+    /// Weights (mapped weights count: they are resident once used).
+    pub weights: usize,
+    /// KV caches of live sequences.
+    pub kv: usize,
+    /// GDN and convolution state of live sequences.
+    pub state: usize,
+    /// Activations and other scratch.
+    pub scratch: usize,
+}
+
+/// Why a backend could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The sequence does not exist (any more).
+    #[error("sequence {0:?} does not exist on this backend")]
+    UnknownSequence(SequenceId),
+    /// The sequence has no room for the tokens.
+    #[error("sequence holds {position} of {capacity} tokens; {asked} more do not fit")]
+    Full {
+        /// Tokens in the sequence.
+        position: usize,
+        /// Most it can hold.
+        capacity: usize,
+        /// Tokens asked to be appended.
+        asked: usize,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocab}")]
+    BadToken {
+        /// The id.
+        id: u32,
+        /// Vocabulary size.
+        vocab: usize,
+    },
+    /// The chunk is empty or longer than [`Backend::max_chunk`].
+    #[error("a prefill chunk has {found} tokens; 1 to {most} are allowed")]
+    BadChunk {
+        /// Tokens given.
+        found: usize,
+        /// Most allowed.
+        most: usize,
+    },
+    /// The snapshot was written by another backend or for another model.
+    #[error("snapshot of format {found:?} cannot be restored here; expected {expected:?}")]
+    BadSnapshot {
+        /// Its format.
+        found: String,
+        /// Ours.
+        expected: String,
+    },
+    /// The model computed a value that is not finite.
+    #[error("the model produced a non-finite value at position {position}; the request was stopped")]
+    NonFinite {
+        /// Position of the token whose logits are not finite.
+        position: usize,
+    },
+    /// Memory for the sequence could not be had.
+    #[error("{asked} bytes for a sequence of {capacity} tokens could not be allocated")]
+    OutOfMemory {
+        /// Bytes.
+        asked: usize,
+        /// Tokens.
+        capacity: usize,
+    },
+    /// The device failed.
+    #[error("device failure: {0}")]
+    Device(String),
+}
+
+/// A model loaded on a device.
+pub trait Backend: Send {
+    /// Device name: `cpu`, `reference`, `metal`, `cuda`, `soft`.
+    fn name(&self) -> &'static str;
+
+    /// The model's sizes.
+    fn config(&self) -> &ModelConfig;
+
+    /// Most tokens one [`prefill`](Backend::prefill) call takes.
+    fn max_chunk(&self) -> usize;
+
+    /// An empty sequence that can grow to `capacity` tokens.
+    fn new_sequence(&mut self, capacity: usize) -> Result<SequenceId, BackendError>;
+
+    /// Frees a sequence. Unknown ids are ignored.
+    fn free_sequence(&mut self, sequence: SequenceId);
+
+    /// Tokens the sequence has seen.
+    fn position(&self, sequence: SequenceId) -> Result<usize, BackendError>;
+
+    /// Appends `tokens` (1 to `max_chunk`) and replaces `out` by the logits asked for.
+    /// On an error the sequence must be freed or restored before it is used again.
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        logits: Logits,
+        out: &mut Vec<f32>,
+    ) -> Result<(), BackendError>;
+
+    /// Appends one token to each of several different sequences and replaces `out` by their logits,
+    /// `[batch.len(), vocab]`.
+    fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError>;
+
+    /// A copy of the sequence's state.
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError>;
+
+    /// Replaces the sequence's state by the snapshot's.
+    fn restore(&mut self, sequence: SequenceId, snapshot: &Snapshot) -> Result<(), BackendError>;
+
+    /// Bytes in use.
+    fn memory(&self) -> MemoryFigures;
+}

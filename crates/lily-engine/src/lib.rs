@@ -1,0 +1,11 @@
+//! The engine: a loaded model behind a [`Backend`], sequences, sampling and the generation loop.
+
+pub mod backend;
+pub mod engine;
+pub mod request;
+
+pub use backend::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
+pub use engine::{Engine, EngineOptions};
+pub use request::{
+    CancelFlag, EngineError, Event, FinishReason, GenerateRequest, SamplingParams, Stats, TokenLogprobs,
+};

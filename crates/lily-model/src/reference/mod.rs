@@ -1,0 +1,1 @@
+//! The f32 model: slow, clear, the specification of every backend.

@@ -1,0 +1,1 @@
+//! lily-server (being written).

@@ -1,0 +1,1 @@
+//! lily-text (being written).

@@ -1,0 +1,2 @@
+//! The `lily` binary.
+fn main() {}
