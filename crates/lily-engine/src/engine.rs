@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Limits of an engine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Most tokens of prompt and answer together.
     pub context_limit: usize,
@@ -16,6 +16,15 @@ pub struct EngineOptions {
     pub queue_limit: usize,
     /// Prompt tokens computed between two looks at the cancel flag.
     pub prefill_chunk: usize,
+    /// Ids at or above this are unused rows of `lm_head` and are never sampled (248,077 for Qwen3.6-35B-A3B, the
+    /// checkpoint's `valid_vocab()`). `None`: every row may be sampled.
+    pub valid_vocab: Option<usize>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { context_limit: 32_768, queue_limit: 64, prefill_chunk: 512, valid_vocab: None }
+    }
 }
 
 /// A handle to the engine thread. Cheap to clone; the thread ends when the last handle is dropped.
