@@ -6,19 +6,23 @@
 //! * [`quant`]: affine-quantised matrices in the MLX layout;
 //! * [`weights`]: the tensors of the whole model, by role;
 //! * [`checkpoint`]: reading and validating a checkpoint directory;
+//! * [`layout`]: which tensors there are, under which names and in which shapes;
 //! * [`reference`]: the slow, clear f32 model that every backend is tested against.
 
 pub mod checkpoint;
 pub mod config;
 pub mod error;
+mod json;
+pub mod layout;
 pub mod quant;
 pub mod reference;
 pub mod tensor;
 pub mod weights;
 
-pub use checkpoint::Checkpoint;
-pub use config::{LayerType, ModelConfig};
+pub use checkpoint::{Checkpoint, LoadReport};
+pub use config::{GenerationDefaults, LayerType, ModelConfig, Quantization};
 pub use error::ModelError;
+pub use layout::{ExpectedTensor, expected_tensors};
 pub use quant::{QuantMatrix, QuantRows};
 pub use tensor::{Storage, TensorData};
 pub use weights::ModelWeights;

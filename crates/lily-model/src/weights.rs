@@ -1,7 +1,7 @@
 //! The tensors of the whole model, by role. Small vectors are widened to f32 when loaded; matrices stay packed
 //! where they are.
 
-use crate::{ModelConfig, QuantMatrix};
+use crate::{ModelConfig, ModelError, QuantMatrix, error::DOWNLOAD_AGAIN};
 
 /// All weights of a model, with its configuration.
 #[derive(Debug, Clone)]
@@ -99,4 +99,82 @@ pub struct MoeWeights {
     pub shared_down_proj: QuantMatrix,
     /// `[1, hidden]` (8-bit).
     pub shared_expert_gate: QuantMatrix,
+}
+
+impl ModelWeights {
+    /// Every matrix, with the path of its module inside the language model.
+    pub fn matrices(&self) -> impl Iterator<Item = (String, &QuantMatrix)> {
+        let layers = self.layers.iter().enumerate().flat_map(|(i, layer)| {
+            layer.matrices().into_iter().map(move |(name, m)| (format!("model.layers.{i}.{name}"), m))
+        });
+        std::iter::once(("model.embed_tokens".to_string(), &self.embed_tokens))
+            .chain(layers)
+            .chain(std::iter::once(("lm_head".to_string(), &self.lm_head)))
+    }
+
+    /// Bytes of all packed matrices and of the vectors as they are kept (f32).
+    pub fn byte_len(&self) -> usize {
+        let vectors: usize =
+            self.layers.iter().map(LayerWeights::vector_len).sum::<usize>() + self.final_norm.len();
+        self.matrices().map(|(_, m)| m.byte_len()).sum::<usize>() + vectors * 4
+    }
+
+    /// Checks that every scale and bias is finite, reading all of them (6 % of the weights' bytes). `place` names the
+    /// checkpoint in the error.
+    pub fn check_finite(&self, place: &str) -> Result<(), ModelError> {
+        for (name, matrix) in self.matrices() {
+            for (part, values) in [("scales", &matrix.scales), ("biases", &matrix.biases)] {
+                // A BF16 number is infinite or NaN when all 8 exponent bits are set.
+                if let Some(i) = values.iter().position(|&v| v & 0x7f80 == 0x7f80) {
+                    return Err(ModelError::Tensor {
+                        file: place.into(),
+                        tensor: format!("language_model.{name}.{part}"),
+                        problem: format!("element {i} is not finite (bit pattern {:#06x})", values[i]),
+                        advice: DOWNLOAD_AGAIN,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LayerWeights {
+    fn matrices(&self) -> Vec<(&'static str, &QuantMatrix)> {
+        let mut list = match &self.mixer {
+            MixerWeights::Attention(a) => vec![
+                ("self_attn.q_proj", &a.q_proj),
+                ("self_attn.k_proj", &a.k_proj),
+                ("self_attn.v_proj", &a.v_proj),
+                ("self_attn.o_proj", &a.o_proj),
+            ],
+            MixerWeights::Gdn(g) => vec![
+                ("linear_attn.in_proj_qkv", &g.in_proj_qkv),
+                ("linear_attn.in_proj_z", &g.in_proj_z),
+                ("linear_attn.in_proj_b", &g.in_proj_b),
+                ("linear_attn.in_proj_a", &g.in_proj_a),
+                ("linear_attn.out_proj", &g.out_proj),
+            ],
+        };
+        let m = &self.moe;
+        list.extend([
+            ("mlp.gate", &m.gate),
+            ("mlp.switch_mlp.gate_proj", &m.experts_gate),
+            ("mlp.switch_mlp.up_proj", &m.experts_up),
+            ("mlp.switch_mlp.down_proj", &m.experts_down),
+            ("mlp.shared_expert.gate_proj", &m.shared_gate_proj),
+            ("mlp.shared_expert.up_proj", &m.shared_up_proj),
+            ("mlp.shared_expert.down_proj", &m.shared_down_proj),
+            ("mlp.shared_expert_gate", &m.shared_expert_gate),
+        ]);
+        list
+    }
+
+    fn vector_len(&self) -> usize {
+        let mixer = match &self.mixer {
+            MixerWeights::Attention(a) => a.q_norm.len() + a.k_norm.len(),
+            MixerWeights::Gdn(g) => g.conv1d.len() + g.a_log.len() + g.dt_bias.len() + g.norm.len(),
+        };
+        self.input_norm.len() + self.post_attention_norm.len() + mixer
+    }
 }

@@ -1,4 +1,12 @@
-//! Sizes and constants of a `qwen3_5_moe` model.
+//! Sizes and constants of a `qwen3_5_moe` model, its quantisation and its generation defaults.
+
+mod generation;
+pub(crate) mod parse;
+mod quantization;
+pub(crate) mod tokenizer;
+
+pub use generation::GenerationDefaults;
+pub use quantization::{GROUP_SIZE, Quantization};
 
 /// What mixes tokens in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +63,34 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// The sizes of Qwen3.6-35B-A3B, with `layers` decoder layers instead of its 40 (full attention in every
+    /// fourth), so that a machine that cannot hold the whole model can measure a part of it.
+    pub fn qwen3_6_35b_a3b(layers: usize) -> Self {
+        let kind = |i| if i % 4 == 3 { LayerType::FullAttention } else { LayerType::LinearAttention };
+        Self {
+            hidden_size: 2048,
+            num_hidden_layers: layers,
+            layer_types: (0..layers).map(kind).collect(),
+            vocab_size: 248_320,
+            rms_norm_eps: 1e-6,
+            max_position_embeddings: 262_144,
+            num_attention_heads: 16,
+            num_key_value_heads: 2,
+            head_dim: 256,
+            rotary_dim: 64,
+            rope_theta: 1e7,
+            linear_num_key_heads: 16,
+            linear_num_value_heads: 32,
+            linear_key_head_dim: 128,
+            linear_value_head_dim: 128,
+            linear_conv_kernel_dim: 4,
+            num_experts: 256,
+            num_experts_per_tok: 8,
+            moe_intermediate_size: 512,
+            shared_expert_intermediate_size: 512,
+        }
+    }
+
     /// Channels of the GDN convolution: q, k and v.
     pub fn conv_channels(&self) -> usize {
         2 * self.linear_num_key_heads * self.linear_key_head_dim + self.gdn_value_width()

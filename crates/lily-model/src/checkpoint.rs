@@ -1,5 +1,0 @@
-//! Reading and validating a checkpoint directory.
-
-/// A validated checkpoint.
-#[derive(Debug)]
-pub struct Checkpoint {}
