@@ -1,10 +1,30 @@
 //! The engine thread: a queue of requests in front of one backend.
+//!
+//! Callers hold an [`Engine`] handle and submit requests from any thread; one thread owns the backend, runs one
+//! generation at a time in steps of at most one prefill chunk or one token, and looks at cancel flags, deadlines and
+//! the queue between steps. Requests run in the order they came.
+
+mod generation;
+mod queue;
+mod worker;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+    time::Instant,
+};
 
 use lily_model::ModelConfig;
 
+use self::{
+    generation::Setting,
+    queue::{Job, Queue},
+};
 use crate::{
-    backend::Backend,
+    backend::{Backend, MemoryFigures},
     request::{CancelFlag, EngineError, Event, GenerateRequest},
+    validate::{self, Limits},
 };
 
 /// Limits of an engine.
@@ -12,7 +32,8 @@ use crate::{
 pub struct EngineOptions {
     /// Most tokens of prompt and answer together.
     pub context_limit: usize,
-    /// Most requests that may wait; one more is refused with [`EngineError::QueueFull`].
+    /// Most requests that may wait; one more is refused with [`EngineError::QueueFull`]. A request that can run at
+    /// once does not wait.
     pub queue_limit: usize,
     /// Prompt tokens computed between two looks at the cancel flag.
     pub prefill_chunk: usize,
@@ -27,39 +48,143 @@ impl Default for EngineOptions {
     }
 }
 
-/// A handle to the engine thread. Cheap to clone; the thread ends when the last handle is dropped.
+impl EngineOptions {
+    /// These options within what model and backend can do: the context within the model's longest, the chunk
+    /// within the backend's largest, the valid ids within the vocabulary.
+    fn effective(mut self, config: &ModelConfig, max_chunk: usize) -> Self {
+        if self.context_limit > config.max_position_embeddings {
+            tracing::warn!(
+                asked = self.context_limit,
+                most = config.max_position_embeddings,
+                "the context limit is lowered to the longest context the model was made for"
+            );
+            self.context_limit = config.max_position_embeddings;
+        }
+        self.prefill_chunk = self.prefill_chunk.clamp(1, max_chunk.max(1));
+        self.valid_vocab = self.valid_vocab.map(|v| v.min(config.vocab_size));
+        self
+    }
+}
+
+/// A handle to the engine thread. Cheap to clone; when the last handle is dropped the thread stops at its next step,
+/// generations that wait or run fail with [`EngineError::Stopped`], and the drop returns when the thread has ended.
 #[derive(Debug, Clone)]
-pub struct Engine {}
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    config: ModelConfig,
+    options: EngineOptions,
+    limits: Limits,
+    backend: &'static str,
+}
 
 impl Engine {
-    /// Starts the thread that owns `backend`.
-    pub fn start(_backend: Box<dyn Backend>, _options: EngineOptions) -> Self {
-        todo!()
+    /// Starts the thread that owns `backend`. Options beyond what model and backend can do are lowered;
+    /// [`Engine::options`] tells.
+    pub fn start(backend: Box<dyn Backend>, options: EngineOptions) -> Self {
+        let config = backend.config().clone();
+        let options = options.effective(&config, backend.max_chunk());
+        let limits = Limits {
+            context: options.context_limit,
+            vocab: config.vocab_size,
+            valid_vocab: options.valid_vocab.unwrap_or(config.vocab_size),
+        };
+        let setting = Setting {
+            context_limit: limits.context,
+            prefill_chunk: options.prefill_chunk,
+            valid_vocab: limits.valid_vocab,
+        };
+        let queue = Arc::new(Queue::new(options.queue_limit));
+        queue.set_memory(backend.memory());
+        let name = backend.name();
+        let spawned = thread::Builder::new().name("lily-engine".into()).spawn({
+            let queue = queue.clone();
+            move || worker::run(queue, backend, setting)
+        });
+        let thread = spawned
+            .inspect_err(|error| {
+                tracing::error!(%error, "the engine thread could not be started");
+                queue.ask_to_stop();
+            })
+            .ok();
+        Self {
+            inner: Arc::new(Inner {
+                queue,
+                thread: Mutex::new(thread),
+                config,
+                options,
+                limits,
+                backend: name,
+            }),
+        }
     }
 
     /// The model's sizes.
     pub fn config(&self) -> &ModelConfig {
-        todo!()
+        &self.inner.config
     }
 
-    /// Limits.
+    /// The limits in force.
     pub fn options(&self) -> &EngineOptions {
-        todo!()
+        &self.inner.options
+    }
+
+    /// The backend's device name.
+    pub fn backend_name(&self) -> &'static str {
+        self.inner.backend
+    }
+
+    /// The backend's bytes in use, as of the end of the last generation.
+    pub fn memory(&self) -> MemoryFigures {
+        self.inner.queue.memory()
+    }
+
+    /// Whether the engine thread takes requests. It stops when its backend is past use.
+    pub fn is_running(&self) -> bool {
+        !self.inner.queue.is_stopped()
     }
 
     /// Queues a generation. `sink` is called on the engine thread with every [`Event`] and must not block; when it
-    /// returns `false` the generation is cancelled. Requests that cannot run are refused here.
+    /// returns `false` the generation is cancelled (and still hears of its end). Requests that cannot run are
+    /// refused here.
+    ///
+    /// A request cancelled while it waits leaves the queue at the engine's next step; [`load`](Engine::load) and the
+    /// queue limit stop counting it at once.
     pub fn submit(
         &self,
-        _request: GenerateRequest,
-        _cancel: CancelFlag,
-        _sink: Box<dyn FnMut(Event) -> bool + Send>,
+        request: GenerateRequest,
+        cancel: CancelFlag,
+        sink: Box<dyn FnMut(Event) -> bool + Send>,
     ) -> Result<(), EngineError> {
-        todo!()
+        validate::request(&request, &self.inner.limits)?;
+        self.inner.queue.push(Job { request, cancel, sink, submitted: Instant::now() })
     }
 
     /// Requests waiting and running.
     pub fn load(&self) -> (usize, usize) {
-        todo!()
+        self.inner.queue.load()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("backend", &self.backend).field("options", &self.options).finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.ask_to_stop();
+        let handle = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // A sink may own the last handle and be dropped on the engine thread, which cannot wait for itself.
+        if let Some(handle) = handle.filter(|h| h.thread().id() != thread::current().id())
+            && handle.join().is_err()
+        {
+            tracing::error!("the engine thread panicked");
+        }
     }
 }

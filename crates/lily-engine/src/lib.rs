@@ -3,6 +3,9 @@
 pub mod backend;
 pub mod engine;
 pub mod request;
+pub mod sampling;
+pub mod timeline;
+pub mod validate;
 
 pub use backend::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
 pub use engine::{Engine, EngineOptions};

@@ -1,0 +1,240 @@
+//! Choosing the next token from a row of logits.
+//!
+//! The order is fixed and documented on [`SamplingParams`]: logit bias, repetition penalty, presence and frequency
+//! penalties, temperature, top-k, top-p, min-p, draw. Sets are exact: top-k keeps exactly `k` tokens, top-p the
+//! smallest set that reaches its mass, and ties go to the lower id. Probabilities are computed in f64.
+
+mod penalties;
+mod rng;
+pub(crate) mod select;
+
+use penalties::History;
+use select::by_rank;
+
+use crate::request::{SamplingParams, TokenLogprobs};
+
+/// Tokens whose weight relative to the most likely one is below `exp(-60)` are left out of sets and draws: all of a
+/// 248,320-token vocabulary together weigh less than 2.2e-21 there, far below the 2^-53 steps of a draw.
+const NEGLIGIBLE: f64 = -60.0;
+
+/// Why no token could be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SampleError {
+    /// A logit is NaN or infinite.
+    #[error("the logits hold a value that is not finite")]
+    NonFinite,
+    /// The row is shorter than the vocabulary.
+    #[error("a row of {found} logits; expected at least {expected}")]
+    Shape {
+        /// Logits given.
+        found: usize,
+        /// Ids that may be sampled.
+        expected: usize,
+    },
+}
+
+/// A chosen token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// Its id.
+    pub id: u32,
+    /// When asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// A token that survived truncation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Its id.
+    pub id: u32,
+    /// Logit after bias and penalties, before the temperature.
+    pub logit: f32,
+    /// `exp((logit - max) / temperature)`: its probability but for the normaliser.
+    pub weight: f64,
+}
+
+/// The sampling state of one generation.
+#[derive(Debug)]
+pub struct Sampler {
+    params: SamplingParams,
+    valid_vocab: usize,
+    logprobs: Option<usize>,
+    history: History,
+    /// Tokens drawn so far: the counter of the random numbers.
+    drawn: u64,
+    adjusted: Vec<f32>,
+    ranked: Vec<(u32, f32)>,
+    candidates: Vec<Candidate>,
+}
+
+impl Sampler {
+    /// A sampler for a generation after `prompt`. Ids from `valid_vocab` on are never chosen. `logprobs`: as in
+    /// [`GenerateRequest`](crate::GenerateRequest). `params` must have passed
+    /// [`validate`](crate::validate::sampling).
+    pub fn new(params: SamplingParams, prompt: &[u32], valid_vocab: usize, logprobs: Option<usize>) -> Self {
+        let mut history = History::default();
+        if params.repetition_penalty != 1.0 {
+            prompt.iter().for_each(|&id| history.add_prompt(id));
+        }
+        Self {
+            params,
+            valid_vocab,
+            logprobs,
+            history,
+            drawn: 0,
+            adjusted: Vec::new(),
+            ranked: Vec::new(),
+            candidates: Vec::new(),
+        }
+    }
+
+    /// Chooses a token from `logits` (`[vocab]`) and notes it as generated.
+    pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled, SampleError> {
+        let id = if self.params.temperature == 0.0 { self.greedy(logits)? } else { self.draw(logits)? };
+        let logprobs = self.logprobs.map(|n| self.raw_logprobs(logits, id, n));
+        self.drawn += 1;
+        if penalties::looks_at_history(&self.params) {
+            self.history.add_generated(id);
+        }
+        Ok(Sampled { id, logprobs })
+    }
+
+    /// The tokens that may be drawn next with their weights, after everything but the draw: most likely first when
+    /// top-k or top-p cut, in order of ids otherwise. At temperature 0 this is the arg-max alone.
+    pub fn distribution(&mut self, logits: &[f32]) -> Result<&[Candidate], SampleError> {
+        if self.params.temperature == 0.0 {
+            let id = self.greedy(logits)?;
+            self.candidates.clear();
+            self.candidates.push(Candidate { id, logit: logits[id as usize], weight: 1.0 });
+        } else {
+            self.truncate(logits)?;
+        }
+        Ok(&self.candidates)
+    }
+
+    fn greedy(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+        self.check(logits)?;
+        let best = if penalties::any(&self.params) {
+            self.adjust(logits)?;
+            select::argmax(&self.adjusted)
+        } else {
+            select::argmax(&logits[..self.valid_vocab])
+        };
+        best.map(|i| i as u32).ok_or(SampleError::NonFinite)
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+        self.truncate(logits)?;
+        let total: f64 = self.candidates.iter().map(|c| c.weight).sum();
+        let mut left = rng::uniform(self.params.seed, self.drawn) * total;
+        for c in &self.candidates {
+            left -= c.weight;
+            if left < 0.0 {
+                return Ok(c.id);
+            }
+        }
+        // Rounding may leave a remainder of some 1e-16 of the total.
+        self.candidates.last().map(|c| c.id).ok_or(SampleError::NonFinite)
+    }
+
+    fn check(&self, logits: &[f32]) -> Result<(), SampleError> {
+        if logits.len() < self.valid_vocab || self.valid_vocab == 0 {
+            return Err(SampleError::Shape { found: logits.len(), expected: self.valid_vocab.max(1) });
+        }
+        // Unused rows count too: a NaN there means the hidden state or the weights are broken. The rest is checked
+        // where it is read.
+        if select::all_finite(&logits[self.valid_vocab..]) { Ok(()) } else { Err(SampleError::NonFinite) }
+    }
+
+    /// Fills `adjusted` with the valid logits after bias and penalties.
+    fn adjust(&mut self, logits: &[f32]) -> Result<(), SampleError> {
+        if !select::all_finite(&logits[..self.valid_vocab]) {
+            return Err(SampleError::NonFinite);
+        }
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(&logits[..self.valid_vocab]);
+        penalties::apply(&self.params, &self.history, &mut self.adjusted);
+        Ok(())
+    }
+
+    /// Fills `candidates`.
+    fn truncate(&mut self, logits: &[f32]) -> Result<(), SampleError> {
+        self.check(logits)?;
+        let values = if penalties::any(&self.params) {
+            self.adjust(logits)?;
+            &self.adjusted
+        } else {
+            &logits[..self.valid_vocab]
+        };
+        let max = values[select::argmax(values).ok_or(SampleError::NonFinite)?];
+        let temperature = self.params.temperature as f64;
+        let scaled = |logit: f32| (logit as f64 - max as f64) / temperature;
+        let candidates = &mut self.candidates;
+        candidates.clear();
+        let ranked = self.params.top_k > 0 && self.params.top_k < values.len();
+        if ranked {
+            select::top_k(values, self.params.top_k, &mut self.ranked);
+            candidates.extend(self.ranked.iter().map(|&(id, logit)| Candidate {
+                id,
+                logit,
+                weight: scaled(logit).exp(),
+            }));
+        } else {
+            candidates.extend(values.iter().enumerate().filter_map(|(id, &logit)| {
+                let z = scaled(logit);
+                (z >= NEGLIGIBLE).then(|| Candidate { id: id as u32, logit, weight: z.exp() })
+            }));
+        }
+        if self.params.top_p < 1.0 {
+            keep_top_p(candidates, self.params.top_p as f64, ranked);
+        }
+        if self.params.min_p > 0.0 {
+            let least = self.params.min_p as f64;
+            candidates.retain(|c| c.weight >= least);
+        }
+        Ok(())
+    }
+
+    /// Log-softmax over the whole row, unused rows included: the model's own distribution. The list of rivals holds
+    /// valid ids only.
+    fn raw_logprobs(&mut self, logits: &[f32], id: u32, top: usize) -> TokenLogprobs {
+        let norm = select::log_sum_exp(logits);
+        let logprob = |logit: f32| (logit as f64 - norm) as f32;
+        select::top_k(&logits[..self.valid_vocab], top, &mut self.ranked);
+        TokenLogprobs {
+            logprob: logprob(logits[id as usize]),
+            top: self.ranked.iter().map(|&(id, logit)| (id, logprob(logit))).collect(),
+        }
+    }
+}
+
+/// Cuts `candidates` to the smallest set, most likely first, whose share of the total weight is at least `p`
+/// (Holtzman et al. 2020). `sorted`: they are in rank order already.
+fn keep_top_p(candidates: &mut Vec<Candidate>, p: f64, sorted: bool) {
+    let rank = |a: &Candidate, b: &Candidate| by_rank(&(a.id, a.logit), &(b.id, b.logit));
+    let needed = p * candidates.iter().map(|c| c.weight).sum::<f64>();
+    let (mut done, mut mass) = (0, 0.0);
+    // The set is usually small: rank 128 tokens, then four times as many, rather than sort the vocabulary.
+    let mut block = 128;
+    while done < candidates.len() {
+        let end = if sorted { candidates.len() } else { (done + block).min(candidates.len()) };
+        if !sorted {
+            if end < candidates.len() {
+                candidates[done..].select_nth_unstable_by(end - done - 1, rank);
+            }
+            candidates[done..end].sort_unstable_by(rank);
+        }
+        for (i, c) in candidates[done..end].iter().enumerate() {
+            mass += c.weight;
+            if mass >= needed {
+                candidates.truncate(done + i + 1);
+                return;
+            }
+        }
+        done = end;
+        block *= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests;

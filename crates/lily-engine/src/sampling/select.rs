@@ -1,0 +1,148 @@
+//! Passes over a row of logits: arg-max, the `k` largest, log-sum-exp. All handle 248,320 entries in tens of
+//! microseconds (log-sum-exp: about a millisecond), because a decode step waits for them.
+
+use std::cmp::Ordering;
+
+/// Lanes that the compiler keeps in vector registers.
+const LANES: usize = 16;
+
+/// Entries between two looks at the running maximum.
+const BLOCK: usize = 1024;
+
+/// Largest of `values` (`-inf` when empty), and whether all are finite.
+fn max_and_finite(values: &[f32]) -> (f32, bool) {
+    const EXPONENT: u32 = 0x7f80_0000;
+    let mut max = [f32::NEG_INFINITY; LANES];
+    let mut bad = [0u32; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            let x = chunk[lane];
+            // Not f32::max: this form is one MAXPS, and NaN is caught by the exponent test.
+            max[lane] = if x > max[lane] { x } else { max[lane] };
+            bad[lane] |= u32::from(x.to_bits() & EXPONENT == EXPONENT);
+        }
+    }
+    let mut best = f32::NEG_INFINITY;
+    for m in max.into_iter().chain(rest.iter().copied()) {
+        best = if m > best { m } else { best };
+    }
+    (best, bad.iter().all(|&b| b == 0) && rest.iter().all(|x| x.is_finite()))
+}
+
+/// Whether every value is finite.
+pub fn all_finite(values: &[f32]) -> bool {
+    max_and_finite(values).1
+}
+
+/// Index of the largest value, the lowest one on ties. `None` when a value is not finite or there are none.
+pub fn argmax(values: &[f32]) -> Option<usize> {
+    let mut best = f32::NEG_INFINITY;
+    let mut best_block = None;
+    for (b, block) in values.chunks(BLOCK).enumerate() {
+        let (max, finite) = max_and_finite(block);
+        if !finite {
+            return None;
+        }
+        if max > best {
+            best = max;
+            best_block = Some(b * BLOCK);
+        }
+    }
+    let start = best_block?;
+    values[start..].iter().position(|&x| x == best).map(|i| start + i)
+}
+
+/// Larger logit first, then lower id: a total order on finite logits with distinct ids.
+pub fn by_rank(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
+}
+
+/// Replaces `out` by the `k` highest-ranked (id, value) of finite `values`, best first ([`by_rank`]).
+///
+/// Holds at most `2k` candidates: a block whose maximum does not exceed the k-th best seen so far is skipped, since
+/// its entries have higher ids than all candidates and so lose ties too.
+pub fn top_k(values: &[f32], k: usize, out: &mut Vec<(u32, f32)>) {
+    out.clear();
+    let k = k.min(values.len());
+    if k == 0 {
+        return;
+    }
+    let room = (2 * k).max(64);
+    let mut threshold = f32::NEG_INFINITY;
+    for (b, block) in values.chunks(4 * LANES).enumerate() {
+        if max_and_finite(block).0 <= threshold {
+            continue;
+        }
+        for (i, &x) in block.iter().enumerate() {
+            if x > threshold {
+                out.push(((b * 4 * LANES + i) as u32, x));
+                if out.len() == room {
+                    out.select_nth_unstable_by(k - 1, by_rank);
+                    out.truncate(k);
+                    threshold = out[k - 1].1;
+                }
+            }
+        }
+    }
+    if out.len() > k {
+        out.select_nth_unstable_by(k - 1, by_rank);
+        out.truncate(k);
+    }
+    out.sort_unstable_by(by_rank);
+}
+
+/// `ln(sum(exp(x)))` in f64. `values` must be finite and not empty.
+pub fn log_sum_exp(values: &[f32]) -> f64 {
+    let max = max_and_finite(values).0 as f64;
+    let sum: f64 = values.iter().map(|&x| (x as f64 - max).exp()).sum();
+    max + sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn argmax_is_the_first_largest(values in prop::collection::vec(-5i32..5, 1..3000)) {
+            let values: Vec<f32> = values.into_iter().map(|v| v as f32 * 0.5).collect();
+            let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let want = values.iter().position(|&v| v == max);
+            prop_assert_eq!(argmax(&values), want);
+        }
+
+        #[test]
+        fn top_k_equals_a_full_sort(
+            values in prop::collection::vec(prop_oneof![(-20i32..20).prop_map(|v| v as f32), -1e30f32..1e30], 1..700),
+            k in 0usize..800,
+        ) {
+            let mut want: Vec<(u32, f32)> = values.iter().enumerate().map(|(i, &v)| (i as u32, v)).collect();
+            want.sort_by(by_rank);
+            want.truncate(k);
+            let mut got = vec![(9, 9.0)];
+            top_k(&values, k, &mut got);
+            prop_assert_eq!(got, want);
+        }
+
+        #[test]
+        fn a_value_that_is_not_finite_is_found_anywhere(
+            n in 1usize..3000, at in 0usize..3000, bad in 0usize..3,
+        ) {
+            let mut values = vec![1.0f32; n];
+            prop_assert!(all_finite(&values));
+            values[at % n] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][bad];
+            prop_assert!(!all_finite(&values));
+            prop_assert_eq!(argmax(&values), None);
+        }
+    }
+
+    #[test]
+    fn log_sum_exp_of_extremes() {
+        assert!((log_sum_exp(&[0.0, 0.0]) - 2f64.ln()).abs() < 1e-15);
+        assert!((log_sum_exp(&[3e38, -3e38]) - 3e38f32 as f64).abs() < 1.0);
+        assert!((log_sum_exp(&[-1000.0; 8]) - (8f64.ln() - 1000.0)).abs() < 1e-12);
+        assert_eq!(argmax(&[]), None);
+    }
+}
