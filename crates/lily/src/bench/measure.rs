@@ -1,0 +1,112 @@
+//! One timed run: prefill, then decode.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use lily_engine::{Backend, Logits, SequenceId};
+
+/// Times of one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// From the first prompt token to the first generated token known.
+    pub prefill: Duration,
+    /// All decode steps.
+    pub decode: Duration,
+    /// Decode steps timed.
+    pub steps: usize,
+}
+
+/// The contract's prompt: `((i * 2654435761) mod 2^32) mod vocab`, for `tokens` values of i from `first`.
+pub fn prompt(first: usize, tokens: usize, vocab: usize) -> Vec<u32> {
+    (first..first + tokens).map(|i| (i as u32).wrapping_mul(2_654_435_761) % vocab as u32).collect()
+}
+
+/// Warms up with the exact shapes, then prefills `tokens` tokens and decodes `steps` greedy tokens of `batch` sequences.
+///
+/// The prefill of the first sequence is timed; the others of a batch are filled, each with its own continuation of the
+/// contract's ids, before the clock starts for decode.
+pub fn run(backend: &mut dyn Backend, tokens: usize, steps: usize, batch: usize) -> Result<Measured> {
+    // Touches the weights and grows every buffer: one chunk (or the whole prompt when shorter) and two steps.
+    timed(backend, tokens.min(backend.max_chunk()), 2, batch)?;
+    timed(backend, tokens, steps, batch)
+}
+
+fn timed(backend: &mut dyn Backend, tokens: usize, steps: usize, batch: usize) -> Result<Measured> {
+    let mut sequences = Vec::with_capacity(batch);
+    let measured = prefill_and_decode(backend, tokens, steps, batch, &mut sequences);
+    for s in sequences {
+        backend.free_sequence(s);
+    }
+    measured
+}
+
+fn prefill_and_decode(
+    backend: &mut dyn Backend,
+    tokens: usize,
+    steps: usize,
+    batch: usize,
+    sequences: &mut Vec<SequenceId>,
+) -> Result<Measured> {
+    let vocab = backend.config().vocab_size;
+    let mut logits = Vec::new();
+    let mut step: Vec<(SequenceId, u32)> = Vec::with_capacity(batch);
+    let mut prefill_time = Duration::ZERO;
+    for b in 0..batch {
+        let ids = prompt(b * tokens, tokens, vocab);
+        let s = backend.new_sequence(tokens + steps + 1)?;
+        sequences.push(s);
+        let start = Instant::now();
+        prefill(backend, s, &ids, &mut logits)?;
+        step.push((s, arg_max(&logits)));
+        if b == 0 {
+            prefill_time = start.elapsed();
+        }
+    }
+    let start = Instant::now();
+    for _ in 0..steps {
+        backend.decode(&step, &mut logits)?;
+        for (slot, row) in step.iter_mut().zip(logits.chunks_exact(vocab)) {
+            slot.1 = arg_max(row);
+        }
+    }
+    Ok(Measured { prefill: prefill_time, decode: start.elapsed(), steps })
+}
+
+fn prefill(backend: &mut dyn Backend, sequence: SequenceId, ids: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+    let chunks = ids.chunks(backend.max_chunk());
+    let last = chunks.len() - 1;
+    for (i, chunk) in chunks.enumerate() {
+        let wanted = if i == last { Logits::Last } else { Logits::None };
+        backend.prefill(sequence, chunk, wanted, logits)?;
+    }
+    Ok(())
+}
+
+/// Index of the largest logit, the lowest one on ties.
+fn arg_max(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, &l) in logits.iter().enumerate() {
+        if l > logits[best] {
+            best = i;
+        }
+    }
+    best as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompt_follows_the_contract() {
+        let ids = prompt(2, 5, 248_320);
+        let expected: Vec<u32> =
+            (2..7u64).map(|i| ((i * 2_654_435_761) % (1 << 32) % 248_320) as u32).collect();
+        assert_eq!(ids, expected);
+    }
+
+    #[test]
+    fn arg_max_takes_the_lowest_of_equals() {
+        assert_eq!(arg_max(&[1.0, 3.0, 3.0, 2.0]), 1);
+    }
+}
