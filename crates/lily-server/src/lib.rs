@@ -1,1 +1,24 @@
-//! lily-server (being written).
+//! The OpenAI-compatible HTTP API, and the text-level generation that it shares with the command line.
+//!
+//! * [`generate`]: messages to prompt to engine to text, reasoning and tool calls;
+//! * [`tools`]: finding tool calls in what the model writes;
+//! * [`serve`]: listening and shutting down;
+//! * [`error`]: what a client gets instead of an answer.
+//!
+//! Requests are refused loudly: a field that is not implemented is a 400 with its name, unless its value changes
+//! nothing. Paths: `POST /v1/chat/completions`, `GET /v1/models`, `GET /v1/models/{id}`, `GET /health`.
+
+mod app;
+mod body;
+mod chat;
+pub mod error;
+pub mod generate;
+mod guard;
+mod routes;
+pub mod serve;
+pub mod tools;
+
+pub use generate::{
+    Delta, Finish, GenerateOptions, Outcome, Output, Prompt, TextEngine, TokenLogprob, Update,
+};
+pub use serve::{ServeError, Server, ServerConfig};

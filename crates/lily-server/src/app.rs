@@ -1,0 +1,60 @@
+//! What every handler shares.
+
+use std::{sync::Arc, time::SystemTime};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{ServerConfig, chat::RequestContext, error::ApiError, generate::TextEngine};
+
+/// A place in the server; held from before a request's body is read until its answer is over.
+pub(crate) type Permit = OwnedSemaphorePermit;
+
+/// Shared state. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) engine: TextEngine,
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) context: Arc<RequestContext>,
+    /// Seconds since 1970 at which the model was loaded.
+    pub(crate) created: u64,
+    admission: Arc<Semaphore>,
+    places: usize,
+}
+
+impl App {
+    pub(crate) fn new(engine: TextEngine, config: ServerConfig) -> Self {
+        let mut models = vec![config.model_id.clone()];
+        models.extend(config.aliases.iter().cloned());
+        let context = RequestContext {
+            sampling: engine.default_sampling().clone(),
+            vocab: engine.vocab(),
+            thinking: config.thinking,
+            models,
+        };
+        // One runs, the others wait. Bounding requests before their bodies are read bounds memory.
+        let places = engine.engine().options().queue_limit.saturating_add(1).min(Semaphore::MAX_PERMITS);
+        Self {
+            engine,
+            config: Arc::new(config),
+            context: Arc::new(context),
+            created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            admission: Arc::new(Semaphore::new(places)),
+            places,
+        }
+    }
+
+    /// The id reported in answers.
+    pub(crate) fn model_id(&self) -> &str {
+        &self.config.model_id
+    }
+
+    /// A place for a generation, or 429.
+    pub(crate) fn admit(&self) -> Result<Permit, ApiError> {
+        self.admission.clone().try_acquire_owned().map_err(|_| {
+            ApiError::overloaded(format!(
+                "{} requests are running and waiting, the most this server takes; try again later",
+                self.places
+            ))
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! The paths the server answers.
+
+use axum::{
+    Json, Router,
+    extract::{Path, Request, State},
+    http::{Method, StatusCode},
+    middleware,
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+
+use crate::{app::App, chat, error::ApiError, guard};
+
+/// The router.
+pub(crate) fn router(app: App) -> Router {
+    Router::new()
+        .route("/health", get(health))
+        .route("/v1/models", get(models))
+        // Ids may contain slashes.
+        .route("/v1/models/{*id}", get(model))
+        .route("/v1/chat/completions", post(chat::completions))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(app.clone(), guard::check))
+        .with_state(app)
+}
+
+/// Whether the engine takes requests, and how busy it is.
+async fn health(State(app): State<App>) -> (StatusCode, Json<Value>) {
+    let engine = app.engine.engine();
+    let (waiting, running) = engine.load();
+    let up = engine.is_running();
+    let status = if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let word = if up { "ok" } else { "the engine stopped" };
+    let body = json!({"status": word, "model": app.model_id(), "waiting": waiting, "running": running});
+    (status, Json(body))
+}
+
+async fn models(State(app): State<App>) -> Json<Value> {
+    let data: Vec<Value> = app.context.models.iter().map(|id| model_object(&app, id)).collect();
+    Json(json!({"object": "list", "data": data}))
+}
+
+async fn model(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let served = &app.context.models;
+    match served.iter().find(|s| **s == id) {
+        Some(id) => Ok(Json(model_object(&app, id))),
+        None => Err(chat::model_not_found(&id, served)),
+    }
+}
+
+/// OpenAI's fields, and `max_model_len` as vLLM has it.
+fn model_object(app: &App, id: &str) -> Value {
+    json!({
+        "id": id,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "lily",
+        "max_model_len": app.engine.engine().options().context_limit,
+    })
+}
+
+async fn not_found(request: Request) -> ApiError {
+    ApiError {
+        code: Some("unknown_path"),
+        ..ApiError::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            format!(
+                "{} does not exist; this server has POST /v1/chat/completions, GET /v1/models and GET /health",
+                request.uri().path()
+            ),
+        )
+    }
+}
+
+async fn method_not_allowed(method: Method, request: Request) -> ApiError {
+    ApiError {
+        code: Some("method_not_allowed"),
+        ..ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "invalid_request_error",
+            format!("{method} is not allowed on {}; see the Allow header", request.uri().path()),
+        )
+    }
+}
