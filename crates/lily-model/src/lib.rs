@@ -7,6 +7,8 @@
 //! * [`weights`]: the tensors of the whole model, by role;
 //! * [`checkpoint`]: reading and validating a checkpoint directory;
 //! * [`layout`]: which tensors there are, under which names and in which shapes;
+//! * [`memory`]: what a model and its context take;
+//! * [`synthetic`]: random weights of any size, for measuring speed;
 //! * [`reference`]: the slow, clear f32 model that every backend is tested against.
 
 pub mod checkpoint;
@@ -14,8 +16,10 @@ pub mod config;
 pub mod error;
 mod json;
 pub mod layout;
+pub mod memory;
 pub mod quant;
 pub mod reference;
+pub mod synthetic;
 pub mod tensor;
 pub mod weights;
 
@@ -23,6 +27,7 @@ pub use checkpoint::{Checkpoint, LoadReport};
 pub use config::{GenerationDefaults, LayerType, ModelConfig, Quantization};
 pub use error::ModelError;
 pub use layout::{ExpectedTensor, expected_tensors};
+pub use memory::{MemoryTable, memory_table};
 pub use quant::{QuantMatrix, QuantRows};
 pub use tensor::{Storage, TensorData};
 pub use weights::ModelWeights;

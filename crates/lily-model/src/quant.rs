@@ -81,6 +81,11 @@ pub fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
+/// The BF16 bit pattern nearest to `x`, ties to even.
+pub fn f32_to_bf16(x: f32) -> u16 {
+    half::bf16::from_f32(x).to_bits()
+}
+
 impl QuantRows<'_> {
     /// Writes row `r` as f32 into `out` (`cols` long): one multiply and one add, each rounded to f32.
     pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {

@@ -10,9 +10,11 @@ pub type OwnedWords = Vec<u64>;
 pub enum Storage {
     /// A read-only mapping of a safetensors file.
     Mapped(memmap2::Mmap),
+    /// Anonymous pages: large synthetic tensors.
+    Anonymous(memmap2::Mmap),
     /// Bytes inside the executable (the embedded model).
     Static(&'static [u8]),
-    /// Bytes in memory: synthetic weights, and tensors copied because their file offset was misaligned.
+    /// Bytes in memory: small tensors made by us, and tensors copied because their file offset was misaligned.
     Owned(OwnedWords),
 }
 
@@ -20,7 +22,7 @@ impl Storage {
     /// The whole storage as bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Storage::Mapped(m) => m,
+            Storage::Mapped(m) | Storage::Anonymous(m) => m,
             Storage::Static(b) => b,
             Storage::Owned(v) => bytemuck::cast_slice(v),
         }
@@ -70,7 +72,7 @@ impl<T: bytemuck::Pod> TensorData<T> {
 
     /// Whether the bytes live in a mapped file or in the executable, so that they cost no memory of our own.
     pub fn is_borrowed(&self) -> bool {
-        !matches!(*self.storage, Storage::Owned(_))
+        matches!(*self.storage, Storage::Mapped(_) | Storage::Static(_))
     }
 }
 
