@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod engine;
+pub mod eval;
 pub mod request;
 pub mod sampling;
 pub mod timeline;
@@ -9,6 +10,8 @@ pub mod validate;
 
 pub use backend::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
 pub use engine::{Engine, EngineOptions};
+pub use eval::{EvalError, Evaluation, evaluate};
 pub use request::{
     CancelFlag, EngineError, Event, FinishReason, GenerateRequest, SamplingParams, Stats, TokenLogprobs,
 };
+pub use sampling::{SampleError, Sampled, Sampler};

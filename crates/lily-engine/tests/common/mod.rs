@@ -1,0 +1,308 @@
+//! A backend without a model, for tests of the engine alone, and a collector of events.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use lily_engine::{
+    Backend, BackendError, CancelFlag, Engine, EngineError, Event, FinishReason, GenerateRequest, Logits,
+    MemoryFigures, SamplingParams, SequenceId, Snapshot, Stats,
+};
+use lily_model::{LayerType, ModelConfig};
+
+/// What the scripted backend was asked, and how it is to misbehave.
+#[derive(Debug, Default)]
+pub struct Log {
+    pub prefills: Vec<usize>,
+    pub decodes: usize,
+    pub live: usize,
+    pub dropped: bool,
+    /// Time spent inside the backend.
+    pub busy: Duration,
+}
+
+/// Trouble for a token that the backend meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    Panic,
+    Error,
+    NaN,
+}
+
+/// A backend whose logits are a hash of all tokens seen, so that any mistake in a timeline shows.
+pub struct Scripted {
+    pub config: ModelConfig,
+    pub delay: Duration,
+    pub max_chunk: usize,
+    /// Meeting this token causes the trouble.
+    pub trouble: Option<(u32, Trouble)>,
+    pub panic_in_free: bool,
+    /// Compute the logits once and return copies, to cost as little as possible.
+    pub constant: Option<Vec<f32>>,
+    pub log: Arc<Mutex<Log>>,
+    sequences: HashMap<SequenceId, (Vec<u32>, usize)>,
+    next: u64,
+}
+
+pub fn config(vocab: usize) -> ModelConfig {
+    let mut config = ModelConfig::qwen3_6_35b_a3b(4);
+    config.vocab_size = vocab;
+    config.layer_types = vec![LayerType::LinearAttention; 4];
+    config
+}
+
+impl Scripted {
+    pub fn new(vocab: usize) -> Self {
+        Self {
+            config: config(vocab),
+            delay: Duration::ZERO,
+            max_chunk: 1 << 20,
+            trouble: None,
+            panic_in_free: false,
+            constant: None,
+            log: Arc::default(),
+            sequences: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    pub fn slow(vocab: usize, delay_ms: u64) -> Self {
+        let mut backend = Self::new(vocab);
+        backend.delay = Duration::from_millis(delay_ms);
+        backend
+    }
+
+    fn append(&mut self, id: SequenceId, tokens: &[u32]) -> Result<(), BackendError> {
+        let (seen, capacity) = self.sequences.get_mut(&id).ok_or(BackendError::UnknownSequence(id))?;
+        if seen.len() + tokens.len() > *capacity {
+            return Err(BackendError::Full {
+                position: seen.len(),
+                capacity: *capacity,
+                asked: tokens.len(),
+            });
+        }
+        seen.extend_from_slice(tokens);
+        let Some((token, trouble)) = self.trouble else { return Ok(()) };
+        match trouble {
+            _ if !tokens.contains(&token) => Ok(()),
+            Trouble::Panic => panic!("scripted panic at token {token}"),
+            Trouble::Error => Err(BackendError::Device("scripted error".into())),
+            Trouble::NaN => Ok(()),
+        }
+    }
+
+    fn row(&self, id: SequenceId, out: &mut Vec<f32>) {
+        match &self.constant {
+            Some(row) => out.extend_from_slice(row),
+            None => out.extend(logits(&self.sequences[&id].0, self.config.vocab_size)),
+        }
+        if let Some((token, Trouble::NaN)) = self.trouble
+            && self.sequences[&id].0.last() == Some(&token)
+        {
+            out[0] = f32::NAN;
+        }
+    }
+}
+
+/// The scripted model's logits after `tokens`.
+pub fn logits(tokens: &[u32], vocab: usize) -> impl Iterator<Item = f32> {
+    let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, &t| {
+        (h ^ t as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+    });
+    (0..vocab as u64).map(move |i| {
+        let x = (hash ^ i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (x >> 40) as f32 / (1 << 20) as f32
+    })
+}
+
+/// The scripted model's greedy continuation.
+pub fn expected(prompt: &[u32], n: usize, vocab: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..n {
+        let best =
+            logits(&tokens, vocab).enumerate().fold((0, f32::MIN), |b, x| if x.1 > b.1 { x } else { b });
+        tokens.push(best.0 as u32);
+    }
+    tokens.split_off(prompt.len())
+}
+
+impl Backend for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+    fn max_chunk(&self) -> usize {
+        self.max_chunk
+    }
+    fn new_sequence(&mut self, capacity: usize) -> Result<SequenceId, BackendError> {
+        self.next += 1;
+        self.sequences.insert(SequenceId(self.next), (Vec::new(), capacity));
+        self.log.lock().unwrap().live += 1;
+        Ok(SequenceId(self.next))
+    }
+    fn free_sequence(&mut self, sequence: SequenceId) {
+        assert!(!self.panic_in_free, "scripted panic in free_sequence");
+        if self.sequences.remove(&sequence).is_some() {
+            self.log.lock().unwrap().live -= 1;
+        }
+    }
+    fn position(&self, sequence: SequenceId) -> Result<usize, BackendError> {
+        self.sequences.get(&sequence).map(|s| s.0.len()).ok_or(BackendError::UnknownSequence(sequence))
+    }
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        logits: Logits,
+        out: &mut Vec<f32>,
+    ) -> Result<(), BackendError> {
+        let started = Instant::now();
+        assert!(!tokens.is_empty() && tokens.len() <= self.max_chunk);
+        self.log.lock().unwrap().prefills.push(tokens.len());
+        thread::sleep(self.delay);
+        out.clear();
+        self.append(sequence, tokens)?;
+        match logits {
+            Logits::None => {}
+            Logits::Last => self.row(sequence, out),
+            Logits::All => unreachable!("the engine does not ask for all logits"),
+        }
+        self.log.lock().unwrap().busy += started.elapsed();
+        Ok(())
+    }
+    fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError> {
+        let started = Instant::now();
+        self.log.lock().unwrap().decodes += 1;
+        thread::sleep(self.delay);
+        out.clear();
+        for &(sequence, token) in batch {
+            self.append(sequence, &[token])?;
+            self.row(sequence, out);
+        }
+        self.log.lock().unwrap().busy += started.elapsed();
+        Ok(())
+    }
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
+        Err(BackendError::UnknownSequence(sequence))
+    }
+    fn restore(&mut self, _: SequenceId, snapshot: &Snapshot) -> Result<(), BackendError> {
+        Err(BackendError::BadSnapshot { found: snapshot.format.clone(), expected: "none".into() })
+    }
+    fn memory(&self) -> MemoryFigures {
+        MemoryFigures { kv: self.sequences.values().map(|s| s.0.len()).sum(), ..Default::default() }
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.log.lock().unwrap().dropped = true;
+    }
+}
+
+/// A greedy request.
+pub fn ask(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
+    GenerateRequest {
+        prompt: prompt.to_vec(),
+        sampling: SamplingParams::default(),
+        max_tokens: Some(max_tokens),
+        stop_tokens: Vec::new(),
+        logprobs: None,
+        deadline: None,
+    }
+}
+
+/// A submitted request.
+pub struct Running {
+    pub cancel: CancelFlag,
+    pub events: Receiver<Event>,
+    /// Set: the sink returns `false` from now on.
+    pub refuse: Arc<AtomicBool>,
+}
+
+/// How a generation went.
+#[derive(Debug)]
+pub struct Done {
+    pub tokens: Vec<u32>,
+    pub prefills: Vec<(usize, usize)>,
+    pub end: Result<(FinishReason, Stats), EngineError>,
+}
+
+/// Longest wait for an event; only reached when a test fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn submit(engine: &Engine, request: GenerateRequest) -> Result<Running, EngineError> {
+    let (sender, events) = channel();
+    let cancel = CancelFlag::new();
+    let refuse = Arc::new(AtomicBool::new(false));
+    let sink = {
+        let refuse = refuse.clone();
+        Box::new(move |event| {
+            let _ = sender.send(event);
+            !refuse.load(Ordering::Acquire)
+        })
+    };
+    engine.submit(request, cancel.clone(), sink)?;
+    Ok(Running { cancel, events, refuse })
+}
+
+impl Running {
+    pub fn next(&self) -> Event {
+        self.events.recv_timeout(PATIENCE).expect("an event")
+    }
+
+    /// Waits for the `n`-th token from now.
+    pub fn wait_token(&self, n: usize) {
+        let mut left = n;
+        while left > 0 {
+            match self.next() {
+                Event::Token { .. } => left -= 1,
+                Event::Prefill { .. } => {}
+                other => panic!("ended early: {other:?}"),
+            }
+        }
+    }
+
+    /// Waits until `done` prompt tokens are processed.
+    pub fn wait_prefill(&self, done: usize) {
+        loop {
+            match self.next() {
+                Event::Prefill { done: d, .. } if d >= done => return,
+                Event::Prefill { .. } => {}
+                other => panic!("no prefill: {other:?}"),
+            }
+        }
+    }
+
+    /// Collects the rest; checks that the events come in the documented order and that one end is the last event.
+    pub fn finish(self) -> Done {
+        let (mut tokens, mut prefills) = (Vec::new(), Vec::new());
+        let end = loop {
+            match self.next() {
+                Event::Prefill { done, total } => {
+                    assert!(tokens.is_empty(), "a Prefill after a Token");
+                    prefills.push((done, total));
+                }
+                Event::Token { id, .. } => tokens.push(id),
+                Event::Finished { reason, stats } => break Ok((reason, stats)),
+                Event::Failed(error) => break Err(error),
+            }
+        };
+        // The sink is dropped after the end; nothing may come between.
+        assert!(self.events.recv_timeout(PATIENCE).is_err(), "an event after the end");
+        Done { tokens, prefills, end }
+    }
+}
+
+pub fn generate(engine: &Engine, request: GenerateRequest) -> Done {
+    submit(engine, request).expect("accepted").finish()
+}
