@@ -8,7 +8,9 @@ pub mod sampling;
 pub mod timeline;
 pub mod validate;
 
-pub use backend::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
+pub use backend::{
+    Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot, reference::ReferenceBackend,
+};
 pub use engine::{Engine, EngineOptions};
 pub use eval::{EvalError, Evaluation, evaluate};
 pub use request::{

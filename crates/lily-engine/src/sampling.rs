@@ -217,7 +217,8 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, p: f64) {
     let rank = |a: &Candidate, b: &Candidate| by_rank(&(a.id, a.logit), &(b.id, b.logit));
     let weight = |set: &[Candidate]| set.iter().map(|c| c.weight).sum::<f64>();
     let mut needed = p * weight(candidates);
-    // The first `done` candidates outrank the others and are kept; `needed` is the mass still to be found.
+    // The first `done` candidates outrank the others and are kept, those from `end` on are not; `needed` is the mass
+    // still to be found between.
     let (mut done, mut end, mut block) = (0, candidates.len(), 128);
     loop {
         let left = end - done;
@@ -240,14 +241,11 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, p: f64) {
         }
     }
     candidates[done..end].sort_unstable_by(rank);
-    for i in done..end {
-        needed -= candidates[i].weight;
-        if needed <= 0.0 {
-            end = i + 1;
-            break;
-        }
-    }
-    candidates.truncate(end);
+    let last = candidates[done..end].iter().position(|c| {
+        needed -= c.weight;
+        needed <= 0.0
+    });
+    candidates.truncate(last.map_or(end, |i| done + i + 1));
 }
 
 #[cfg(test)]

@@ -1,0 +1,413 @@
+//! Every backend of this crate, on the `tiny` checkpoint: through the engine against the golden's greedy ids, and
+//! against the contract of [`Backend`].
+
+mod common;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Instant,
+};
+
+use common::{ask, generate, submit};
+use lily_engine::{
+    Backend, BackendError, Engine, EngineOptions, FinishReason, GenerateRequest, Logits, ReferenceBackend,
+    SamplingParams, SequenceId, Snapshot, evaluate,
+    timeline::{Sync, Timelines},
+};
+use lily_model::{Checkpoint, ModelWeights};
+
+/// A backend under test, and how far its logits may be from those of another way to the same position.
+struct Subject {
+    make: fn() -> Box<dyn Backend>,
+    bar: f32,
+}
+
+/// Chunked, cached and batched results of the reference differ only by the order of sums.
+const REFERENCE: Subject = Subject { make: || Box::new(ReferenceBackend::new(tiny())), bar: 2e-4 };
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../lily-model/tests/fixtures"))
+}
+
+fn tiny() -> Arc<ModelWeights> {
+    static WEIGHTS: OnceLock<Arc<ModelWeights>> = OnceLock::new();
+    let load = || Arc::new(Checkpoint::open(&fixtures().join("tiny")).unwrap().weights().unwrap());
+    WEIGHTS.get_or_init(load).clone()
+}
+
+/// A prompt of the golden and the 32 greedy ids after it.
+struct Golden {
+    name: &'static str,
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    /// Smallest gap of the two largest logits on the way.
+    margin: f32,
+}
+
+fn goldens() -> Vec<Golden> {
+    let text = std::fs::read(fixtures().join("tiny_golden.json")).unwrap();
+    let facts: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let ids = |v: &serde_json::Value| -> Vec<u32> {
+        v.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+    };
+    ["short", "long", "one"]
+        .into_iter()
+        .map(|name| Golden {
+            name,
+            prompt: ids(&facts["prompts"][name]),
+            greedy: ids(&facts[name]["greedy"]),
+            margin: facts[name]["min_margin_decode"].as_f64().unwrap() as f32,
+        })
+        .collect()
+}
+
+fn options(prefill_chunk: usize) -> EngineOptions {
+    EngineOptions { context_limit: 1024, prefill_chunk, ..Default::default() }
+}
+
+fn golden_ids_through_the_engine(subject: &Subject) {
+    for chunk in [1, 7, 64] {
+        let engine = Engine::start((subject.make)(), options(chunk));
+        for golden in goldens() {
+            let done = generate(&engine, ask(&golden.prompt, 32));
+            assert_eq!(done.tokens, golden.greedy, "{} in chunks of {chunk}", golden.name);
+            let (reason, stats) = done.end.unwrap();
+            assert_eq!((reason, stats.completion_tokens), (FinishReason::Length, 32));
+            assert!(golden.margin > 2.0 * subject.bar, "{}: margin {}", golden.name, golden.margin);
+        }
+        let memory = engine.memory();
+        assert!(memory.weights > 0 && memory.kv > 0 && memory.state > 0, "{memory:?}");
+    }
+}
+
+fn parallel_submitters(subject: &Subject) {
+    let engine = Engine::start((subject.make)(), options(16));
+    let goldens = goldens();
+    thread::scope(|scope| {
+        for t in 0..8 {
+            let (engine, goldens) = (engine.clone(), &goldens);
+            scope.spawn(move || {
+                for i in 0..3 {
+                    let golden = &goldens[(t + i) % 3];
+                    let done = generate(&engine, ask(&golden.prompt, 32));
+                    assert_eq!(done.tokens, golden.greedy, "submitter {t}, prompt {}", golden.name);
+                }
+            });
+        }
+    });
+}
+
+/// Four turns; each is checked against a cold engine, and must reuse all that the last one computed.
+fn conversations(subject: &Subject) {
+    let warm = Engine::start((subject.make)(), options(16));
+    let mut history = goldens().remove(0).prompt;
+    let mut seen = 0;
+    for turn in 0..4 {
+        let request = GenerateRequest { logprobs: Some(3), ..ask(&history, 6) };
+        let hit = generate(&warm, request.clone());
+        let cold = Engine::start((subject.make)(), options(64));
+        let miss = generate(&cold, request);
+        assert_eq!(hit.tokens, miss.tokens, "turn {turn}");
+        assert_eq!(hit.end.unwrap().1.cached_tokens, seen, "turn {turn}");
+        assert_eq!(miss.end.unwrap().1.cached_tokens, 0);
+        seen = history.len() + 5;
+        history.extend(hit.tokens);
+        history.extend([5 + turn, 17, 400]);
+    }
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn hit_logits_equal_cold_ones(subject: &Subject) {
+    let mut backend = (subject.make)();
+    let backend = backend.as_mut();
+    let mut timelines = Timelines::new(512);
+    let prompt = &goldens()[1].prompt;
+    let mut compute = |timelines: &mut Timelines, tokens: &[u32], chunk: usize| {
+        let (mut timeline, how) = timelines.sync(backend, tokens).unwrap();
+        let rest: Vec<&[u32]> = tokens[timeline.tokens().len()..].chunks(chunk).collect();
+        for (i, part) in rest.iter().enumerate() {
+            timeline.prefill(backend, part, i + 1 == rest.len()).unwrap();
+        }
+        let logits = timeline.logits().unwrap().to_vec();
+        assert_eq!(timeline.tokens(), tokens);
+        timelines.keep(backend, timeline);
+        (logits, how)
+    };
+    for (cut, chunk) in [(1, 64), (64, 1), (100, 7), (prompt.len() - 1, 64)] {
+        let (_, how) = compute(&mut timelines, &prompt[..cut], 64);
+        assert_ne!(how, Sync::Reused);
+        let (hit, how) = compute(&mut timelines, prompt, chunk);
+        assert_eq!(how, Sync::Reused);
+        let (again, how) = compute(&mut timelines, prompt, chunk);
+        assert_eq!((how, again == hit), (Sync::Reused, true));
+        let mut other = Timelines::new(512);
+        let (cold, how) = compute(&mut other, prompt, 64);
+        assert_eq!(how, Sync::Empty);
+        let worst = largest_difference(&hit, &cold);
+        println!("{cut} tokens cached, then chunks of {chunk}: largest difference {worst:.2e}");
+        assert!(worst <= subject.bar, "{worst}");
+    }
+}
+
+fn prefill(backend: &mut dyn Backend, id: SequenceId, tokens: &[u32]) -> Vec<f32> {
+    let mut out = Vec::new();
+    for part in tokens.chunks(backend.max_chunk().min(64)) {
+        backend.prefill(id, part, Logits::Last, &mut out).unwrap();
+    }
+    out
+}
+
+fn snapshots_restore_exactly(subject: &Subject) {
+    let mut backend = (subject.make)();
+    let backend = backend.as_mut();
+    let prompt = &goldens()[1].prompt;
+    let (a, b) = (backend.new_sequence(400).unwrap(), backend.new_sequence(400).unwrap());
+    prefill(backend, a, &prompt[..50]);
+    let snapshot = backend.snapshot(a).unwrap();
+    assert_eq!(snapshot.position, 50);
+    assert!(snapshot.format.starts_with(backend.name()), "{}", snapshot.format);
+    let want = prefill(backend, a, &prompt[50..90]);
+    // Into a sequence that had seen something else, into itself, and into another instance of the same model.
+    prefill(backend, b, &[9, 8, 7]);
+    for id in [b, a] {
+        backend.restore(id, &snapshot).unwrap();
+        assert_eq!(backend.position(id).unwrap(), 50);
+        assert_eq!(prefill(backend, id, &prompt[50..90]), want);
+    }
+    let mut other = (subject.make)();
+    let c = other.new_sequence(400).unwrap();
+    other.restore(c, &snapshot).unwrap();
+    assert_eq!(prefill(other.as_mut(), c, &prompt[50..90]), want);
+    // No room.
+    let small = backend.new_sequence(49).unwrap();
+    assert!(backend.restore(small, &snapshot).is_err());
+    // An empty sequence has a snapshot too.
+    let empty = backend.new_sequence(10).unwrap();
+    let nothing = backend.snapshot(empty).unwrap();
+    backend.restore(b, &nothing).unwrap();
+    assert_eq!(backend.position(b).unwrap(), 0);
+    assert!(matches!(backend.snapshot(SequenceId(999)), Err(BackendError::UnknownSequence(_))));
+    assert!(matches!(backend.restore(SequenceId(999), &nothing), Err(BackendError::UnknownSequence(_))));
+}
+
+fn damaged_snapshots_are_refused(subject: &Subject) {
+    let mut backend = (subject.make)();
+    let id = backend.new_sequence(100).unwrap();
+    prefill(backend.as_mut(), id, &[1, 2, 3, 4, 5]);
+    let good = backend.snapshot(id).unwrap();
+    let refused = |backend: &mut dyn Backend, snapshot: Snapshot, what: &str| {
+        let error = backend.restore(id, &snapshot).expect_err(what);
+        assert!(
+            matches!(error, BackendError::BadSnapshot { .. } | BackendError::Full { .. }),
+            "{what}: {error}"
+        );
+    };
+    let b = backend.as_mut();
+    refused(b, Snapshot { format: "metal/1".into(), ..good.clone() }, "another backend's");
+    refused(b, Snapshot { position: 4, ..good.clone() }, "another position");
+    refused(b, Snapshot { position: 1 << 60, ..good.clone() }, "an absurd position");
+    refused(b, Snapshot { data: vec![], ..good.clone() }, "no data");
+    let mut longer = good.data.clone();
+    longer.push(0);
+    refused(b, Snapshot { data: longer, ..good.clone() }, "a byte too many");
+    let mut weights = (*tiny()).clone();
+    weights.final_norm[0] += 1.0;
+    let foreign = {
+        let mut other = ReferenceBackend::new(Arc::new(weights));
+        let id = other.new_sequence(100).unwrap();
+        prefill(&mut other, id, &[1, 2, 3, 4, 5]);
+        other.snapshot(id).unwrap()
+    };
+    refused(b, foreign, "another model's");
+    for cut in (0..good.data.len()).step_by(good.data.len() / 61) {
+        refused(b, Snapshot { data: good.data[..cut].to_vec(), ..good.clone() }, "truncated");
+    }
+    // The sequence can be used after a refused restore followed by a good one.
+    b.restore(id, &good).unwrap();
+    assert_eq!(b.position(id).unwrap(), 5);
+}
+
+fn batches_equal_single_steps(subject: &Subject) {
+    let mut backend = (subject.make)();
+    let backend = backend.as_mut();
+    let prompts: Vec<Vec<u32>> = goldens().into_iter().map(|g| g.prompt).collect();
+    let ids: Vec<SequenceId> = prompts
+        .iter()
+        .map(|p| {
+            let id = backend.new_sequence(400).unwrap();
+            prefill(backend, id, p);
+            id
+        })
+        .collect();
+    let single: Vec<SequenceId> = ids
+        .iter()
+        .map(|&id| {
+            let copy = backend.new_sequence(400).unwrap();
+            let snapshot = backend.snapshot(id).unwrap();
+            backend.restore(copy, &snapshot).unwrap();
+            copy
+        })
+        .collect();
+    let vocab = backend.config().vocab_size;
+    let (mut batch, mut one) = (Vec::new(), Vec::new());
+    for step in 0..5u32 {
+        let tokens: Vec<u32> = (0..3).map(|i| (step * 211 + i * 97) % vocab as u32).collect();
+        let pairs: Vec<_> = ids.iter().copied().zip(tokens.iter().copied()).collect();
+        backend.decode(&pairs, &mut batch).unwrap();
+        assert_eq!(batch.len(), 3 * vocab);
+        for (i, row) in batch.chunks(vocab).enumerate() {
+            backend.decode(&[(single[i], tokens[i])], &mut one).unwrap();
+            let worst = largest_difference(row, &one);
+            assert!(worst <= subject.bar, "step {step}, sequence {i}: {worst}");
+        }
+    }
+}
+
+fn the_contract(subject: &Subject) {
+    let mut backend = (subject.make)();
+    let backend = backend.as_mut();
+    let vocab = backend.config().vocab_size;
+    let most = backend.max_chunk();
+    let mut out = vec![1.0];
+    let id = backend.new_sequence(8).unwrap();
+    let ghost = SequenceId(12_345);
+    let unknown = |r: Result<(), BackendError>| assert!(matches!(r, Err(BackendError::UnknownSequence(_))));
+    unknown(backend.prefill(ghost, &[1], Logits::Last, &mut out));
+    unknown(backend.decode(&[(ghost, 1)], &mut out));
+    unknown(backend.position(ghost).map(drop));
+    backend.free_sequence(ghost);
+    for bad in [vec![], vec![1; most + 1]] {
+        let error = backend.prefill(id, &bad, Logits::Last, &mut out).unwrap_err();
+        assert!(matches!(error, BackendError::BadChunk { .. }), "{error}");
+    }
+    let error = backend.prefill(id, &[1, vocab as u32], Logits::Last, &mut out).unwrap_err();
+    assert!(matches!(error, BackendError::BadToken { .. }), "{error}");
+    assert!(backend.decode(&[(id, u32::MAX)], &mut out).is_err());
+    let again = backend.decode(&[(id, 1), (id, 2)], &mut out).unwrap_err();
+    assert!(matches!(again, BackendError::Device(_)), "{again}");
+    // Errors require a new sequence by contract.
+    backend.free_sequence(id);
+    let id = backend.new_sequence(8).unwrap();
+    for (logits, rows) in [(Logits::None, 0), (Logits::Last, 1), (Logits::All, 3)] {
+        let id = backend.new_sequence(8).unwrap();
+        backend.prefill(id, &[1, 2, 3], logits, &mut out).unwrap();
+        assert_eq!((out.len(), backend.position(id).unwrap()), (rows * vocab, 3));
+        backend.free_sequence(id);
+    }
+    let whole = backend.memory();
+    backend.prefill(id, &[1; 6], Logits::None, &mut out).unwrap();
+    assert!(backend.memory().kv >= whole.kv);
+    let error = backend.prefill(id, &[1; 3], Logits::Last, &mut out).unwrap_err();
+    assert!(matches!(error, BackendError::Full { position: 6, capacity: 8, asked: 3 }), "{error}");
+    backend.free_sequence(id);
+    unknown(backend.position(id).map(drop));
+    let empty = backend.memory();
+    assert_eq!(empty.state, 0, "no sequence, no state: {empty:?}");
+}
+
+/// Sampled answers of the same seed do not depend on chunking.
+fn sampled_answers(subject: &Subject) {
+    let prompt = &goldens()[0].prompt;
+    let sample = |chunk, seed| {
+        let engine = Engine::start((subject.make)(), options(chunk));
+        let sampling =
+            SamplingParams { temperature: 1.0, top_k: 20, top_p: 0.95, seed, ..Default::default() };
+        generate(&engine, GenerateRequest { sampling, ..ask(prompt, 12) }).tokens
+    };
+    assert_eq!(sample(64, 1), sample(64, 1));
+    assert_ne!(sample(64, 1), sample(64, 2));
+}
+
+/// Cancelling a real prompt takes at most the chunk that runs; prints the time.
+fn cancelling_a_long_prompt(subject: &Subject) {
+    let engine = Engine::start((subject.make)(), EngineOptions { context_limit: 9000, ..options(16) });
+    let prompt: Vec<u32> = (0..8000).map(|i| i * 7 % 1000).collect();
+    let running = submit(&engine, ask(&prompt, 5)).unwrap();
+    running.wait_prefill(32);
+    let at = Instant::now();
+    running.cancel.cancel();
+    let done = running.finish();
+    println!("cancelled a prefill on the {} backend after {:?}", engine.backend_name(), at.elapsed());
+    assert_eq!(done.end.unwrap().0, FinishReason::Cancelled);
+    // One chunk may have been running, and a few may have gone before this thread woke.
+    let most = done.prefills.last().map_or(32, |p| p.0);
+    assert!(most < 8000, "the prompt ran to its end");
+}
+
+macro_rules! subject {
+    ($module:ident, $subject:expr) => {
+        mod $module {
+            #[test]
+            fn golden_ids_through_the_engine() {
+                super::golden_ids_through_the_engine(&$subject);
+            }
+            #[test]
+            fn parallel_submitters() {
+                super::parallel_submitters(&$subject);
+            }
+            #[test]
+            fn conversations() {
+                super::conversations(&$subject);
+            }
+            #[test]
+            fn hit_logits_equal_cold_ones() {
+                super::hit_logits_equal_cold_ones(&$subject);
+            }
+            #[test]
+            fn snapshots_restore_exactly() {
+                super::snapshots_restore_exactly(&$subject);
+            }
+            #[test]
+            fn damaged_snapshots_are_refused() {
+                super::damaged_snapshots_are_refused(&$subject);
+            }
+            #[test]
+            fn batches_equal_single_steps() {
+                super::batches_equal_single_steps(&$subject);
+            }
+            #[test]
+            fn the_contract() {
+                super::the_contract(&$subject);
+            }
+            #[test]
+            fn sampled_answers() {
+                super::sampled_answers(&$subject);
+            }
+            #[test]
+            fn cancelling_a_long_prompt() {
+                super::cancelling_a_long_prompt(&$subject);
+            }
+        }
+    };
+}
+
+subject!(reference, crate::REFERENCE);
+
+#[test]
+fn a_backend_evaluated_against_itself() {
+    let sequences: Vec<Vec<u32>> = goldens().iter().map(|g| [&g.prompt[..], &g.greedy].concat()).collect();
+    let (mut a, mut b) = (ReferenceBackend::new(tiny()), ReferenceBackend::new(tiny()));
+    let mut calls = Vec::new();
+    let e = evaluate(&mut a, &mut b, &sequences, 50, |p| calls.push((p.done, p.total))).unwrap();
+    let total: usize = sequences.iter().map(|s| s.len() - 1).sum();
+    assert_eq!((e.positions, e.sequences, e.mean_kl, e.max_kl), (total, 3, 0.0, 0.0));
+    assert_eq!((e.top1_agreement, e.perplexity_change, e.max_logit_difference), (1.0, 0.0, 0.0));
+    assert!(e.perplexity > 1.0 && e.perplexity == e.reference_perplexity);
+    assert_eq!(calls.last(), Some(&(total, total)));
+    assert!(calls.windows(2).all(|w| w[0].0 < w[1].0));
+    assert_eq!(a.memory().state, 0, "its sequences are freed");
+    let bad = |s: &[Vec<u32>]| {
+        evaluate(&mut ReferenceBackend::new(tiny()), &mut ReferenceBackend::new(tiny()), s, 50, |_| {})
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(bad(&[]), "there are no token sequences to evaluate");
+    assert_eq!(bad(&[vec![1, 2], vec![3]]), "sequence 1 has 1 tokens; at least 2 are needed");
+    assert_eq!(bad(&[vec![1, 2, 1024]]), "sequence 0 has token id 1024 at index 2; the vocabulary has 1024");
+}
