@@ -1,2 +1,97 @@
-//! The `lily` binary.
-fn main() {}
+//! The `lily` command.
+
+mod answer;
+mod commands;
+mod device;
+mod embedded;
+mod load;
+mod output;
+
+use std::{io, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// A local inference engine for Qwen3.6-35B-A3B.
+///
+/// Any checkpoint of the same architecture runs (MLX layout, 4 bits). Without one, the commands use lily-mini, a
+/// small English dictionary that chats, which is inside this program.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lily",
+    version,
+    after_help = "Examples:\n  \
+        lily run \"define heron\"              one answer\n  \
+        lily chat                            talk\n  \
+        lily serve --port 8080               an OpenAI-compatible API\n  \
+        lily serve ~/models/Qwen3.6-35B-A3B  with another model\n  \
+        lily check ~/models/Qwen3.6-35B-A3B  is a checkpoint whole? what does it need?\n\n\
+        Every flag can also be set by an environment variable, shown in each command's --help."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// What to log to stderr: error, warn, info, debug, trace, or a filter such as `lily_engine=debug`.
+    #[arg(long, global = true, default_value = "warn", value_name = "FILTER", env = "LILY_LOG")]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the OpenAI-compatible HTTP API.
+    Serve(commands::serve::ServeArgs),
+    /// Talk to the model in the terminal.
+    Chat(commands::chat::ChatArgs),
+    /// Answer one prompt.
+    Run(commands::run::RunArgs),
+    /// Validate a checkpoint and print what it is and needs.
+    Check(commands::check::CheckArgs),
+    /// Measure quality against the f32 reference: perplexity, top-1 agreement, KL.
+    Eval(commands::eval::EvalArgs),
+    /// Write the logits of a prompt to a file.
+    Logits(commands::logits::LogitsArgs),
+    /// Render messages through the chat template.
+    Render(commands::render::RenderArgs),
+    /// Turn text on stdin into token ids, or ids into text.
+    Tokenize(commands::tokenize::TokenizeArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = start_log(&cli.log) {
+        eprintln!("error: --log {:?}: {error}", cli.log);
+        return ExitCode::from(2);
+    }
+    let result = match cli.command {
+        Command::Serve(args) => commands::serve::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Eval(args) => commands::eval::run(&args),
+        Command::Logits(args) => commands::logits::run(&args),
+        Command::Render(args) => commands::render::run(&args),
+        Command::Tokenize(args) => commands::tokenize::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough (`lily ... | head`).
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(filter: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let filter: EnvFilter = filter.parse()?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init()
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

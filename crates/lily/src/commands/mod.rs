@@ -1,0 +1,10 @@
+//! One module a command.
+
+pub mod chat;
+pub mod check;
+pub mod eval;
+pub mod logits;
+pub mod render;
+pub mod run;
+pub mod serve;
+pub mod tokenize;

@@ -1,0 +1,147 @@
+//! `lily serve`: the HTTP API.
+
+use std::{net::IpAddr, path::PathBuf, process, time::Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lily_server::{Server, ServerConfig};
+
+use crate::{
+    load::{self, Loaded, Thinking},
+    output::{grouped, print},
+};
+
+/// Serve the OpenAI-compatible HTTP API.
+///
+/// POST /v1/chat/completions (streaming and not), GET /v1/models, GET /health. Listens on this machine only unless
+/// told otherwise. Ctrl-C lets answers that have begun end; a second one exits at once.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Checkpoint directory, or `lily-mini` for the model inside this program.
+    ///
+    /// The directory holds config.json, tokenizer.json, chat_template.jinja and one or several safetensors files.
+    #[arg(value_name = "MODEL", env = "LILY_MODEL")]
+    model: Option<PathBuf>,
+
+    /// Address to listen on.
+    ///
+    /// Addresses that other machines can reach need --api-key (or --insecure).
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP", env = "LILY_HOST")]
+    host: IpAddr,
+
+    /// Port to listen on; 0 takes a free one, which is printed.
+    #[arg(long, default_value_t = 8080, value_name = "PORT", env = "LILY_PORT")]
+    port: u16,
+
+    /// Key that every request must carry, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
+    ///
+    /// Prefer the environment variable: command lines can be seen by other users of the machine.
+    #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+
+    /// Allow other machines to use the server without a key.
+    #[arg(long, env = "LILY_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
+    insecure: bool,
+
+    /// A host name by which the server may be called, beside localhost and IP addresses. May be repeated.
+    ///
+    /// Other names are refused, since a web page could make its own name point here.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "LILY_ALLOW_HOST")]
+    allow_host: Vec<String>,
+
+    /// Model id that clients ask for. Default: the checkpoint directory's name.
+    #[arg(long, value_name = "ID", env = "LILY_MODEL_ID")]
+    model_id: Option<String>,
+
+    /// A further model id that is accepted. May be repeated.
+    #[arg(long, value_name = "ID", value_delimiter = ',', env = "LILY_ALIAS")]
+    alias: Vec<String>,
+
+    /// Thinking for requests that do not say.
+    #[arg(long, value_enum, default_value_t = Thinking::Auto, env = "LILY_THINKING")]
+    thinking: Thinking,
+
+    /// Most requests that may wait while one runs; more are refused with 429.
+    #[arg(long, default_value_t = 64, value_name = "N", env = "LILY_QUEUE")]
+    queue: usize,
+
+    /// Largest request body, in MiB.
+    #[arg(long, default_value_t = 16, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=1024), env = "LILY_BODY_LIMIT")]
+    body_limit: u16,
+
+    #[command(flatten)]
+    device: load::RunArgs,
+}
+
+/// Runs the command.
+pub fn run(args: ServeArgs) -> Result<()> {
+    let started = Instant::now();
+    let loaded = load::load(args.model, &args.device, args.queue)?;
+    let config = ServerConfig {
+        address: (args.host, args.port).into(),
+        api_key: args.api_key,
+        insecure: args.insecure,
+        allowed_hosts: args.allow_host,
+        body_limit: usize::from(args.body_limit) << 20,
+        aliases: args.alias,
+        thinking: loaded.thinking(args.thinking),
+        ..ServerConfig::new(args.model_id.unwrap_or_else(|| loaded.name.clone()))
+    };
+    // Connections need little; the cores belong to the model.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the network runtime could not be started")?;
+    runtime.block_on(async {
+        let model_id = config.model_id.clone();
+        let needs_key = config.api_key.is_some();
+        let server = Server::bind(loaded.engine.clone(), config).await?;
+        let shutdown = signal()?;
+        print(&banner(&loaded, &model_id, needs_key, &server, started))?;
+        server.run(shutdown).await;
+        Ok(())
+    })
+}
+
+fn banner(loaded: &Loaded, model_id: &str, needs_key: bool, server: &Server, started: Instant) -> String {
+    let engine = loaded.engine.engine();
+    let context = engine.options().context_limit;
+    let key = if needs_key { " -H \"Authorization: Bearer $LILY_API_KEY\"" } else { "" };
+    let address = server.address();
+    format!(
+        "{} ({}) on {}, context {} tokens, ready after {:.2} s\n{}\
+         listening on http://{address}\n\n  \
+         curl -N http://{address}/v1/chat/completions{key} -H \"Content-Type: application/json\" \\\n    \
+         -d '{{\"model\": \"{model_id}\", \"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"define heron\"}}]}}'\n\n",
+        loaded.name,
+        loaded.place,
+        engine.backend_name(),
+        grouped(context),
+        started.elapsed().as_secs_f64(),
+        load::memory_text(&loaded.memory, context),
+    )
+}
+
+/// Ready at the first Ctrl-C or SIGTERM; exits the process at the second.
+fn signal() -> Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut next = async move || {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+    };
+    Ok(async move {
+        next().await;
+        eprintln!("shutting down; answers that have begun may end (once more: exit at once)");
+        tokio::spawn(async move {
+            next().await;
+            process::exit(130);
+        });
+    })
+}
