@@ -164,10 +164,7 @@ pub enum EngineError {
     #[error("the prompt has no tokens")]
     EmptyPrompt,
     /// Prompt and answer do not fit.
-    #[error(
-        "the prompt has {prompt} tokens and {} were asked for; the context limit is {limit}",
-        max_tokens.map_or("no".to_string(), |m| m.to_string())
-    )]
+    #[error("{}", context_length(*prompt, *max_tokens, *limit))]
     ContextLength {
         /// Prompt tokens.
         prompt: usize,
@@ -200,4 +197,17 @@ pub enum EngineError {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+fn context_length(prompt: usize, max_tokens: Option<usize>, limit: usize) -> String {
+    match max_tokens {
+        Some(asked) if prompt < limit => format!(
+            "the prompt has {prompt} tokens and {asked} were asked for; the context limit is {limit}: shorten the \
+             prompt or ask for fewer tokens"
+        ),
+        _ => format!(
+            "the prompt has {prompt} tokens and leaves no room for an answer; the context limit is {limit}: shorten \
+             the prompt"
+        ),
+    }
 }

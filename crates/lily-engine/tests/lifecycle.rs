@@ -187,7 +187,13 @@ fn limits_of_context_and_tokens() {
     let refused = submit(&engine, ask(&[1; 30], 11)).err().unwrap();
     assert_eq!(
         refused.to_string(),
-        "the prompt has 30 tokens and 11 were asked for; the context limit is 40"
+        "the prompt has 30 tokens and 11 were asked for; the context limit is 40: shorten the prompt or ask for \
+         fewer tokens"
+    );
+    let refused = submit(&engine, GenerateRequest { max_tokens: None, ..ask(&[1; 40], 0) }).err().unwrap();
+    assert_eq!(
+        refused.to_string(),
+        "the prompt has 40 tokens and leaves no room for an answer; the context limit is 40: shorten the prompt"
     );
     assert!(matches!(submit(&engine, ask(&[], 1)), Err(EngineError::EmptyPrompt)));
     // Exactly full, by count and by default.
