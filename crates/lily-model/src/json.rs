@@ -1,8 +1,7 @@
 //! JSON that comes from a checkpoint: parsed strictly (a repeated key is an error, where `serde_json` would keep
 //! the last), and read through [`Field`], which knows its own path so that every error can name it.
 //!
-//! Nesting is bounded by `serde_json`'s recursion limit of 128; memory is bounded by the caller's limit on the
-//! size of the text.
+//! Nesting is bounded by `serde_json`'s recursion limit of 128; memory by [`MAX_TEXT`].
 
 use std::fmt;
 
@@ -11,12 +10,17 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::{ModelError, RESTORE_CONFIG};
 
-/// Longest piece of a file's content that is repeated in an error.
-const SHOWN: usize = 80;
+/// Longest text that is parsed; parsed JSON can take ten times its text. The large model's longest has 300 KB.
+pub(crate) const MAX_TEXT: usize = 16 << 20;
+/// Most characters of a file's content that are repeated in an error.
+const SHOWN: usize = 160;
 
 /// Parses `bytes`, naming `file` in errors.
 pub(crate) fn parse(file: &str, bytes: &[u8], advice: &'static str) -> Result<Value, ModelError> {
     let error = |reason: String| ModelError::Json { file: file.into(), reason: clip(&reason), advice };
+    if bytes.len() > MAX_TEXT {
+        return Err(error(format!("{} bytes, of which at most {MAX_TEXT} are accepted", bytes.len())));
+    }
     let text = std::str::from_utf8(bytes).map_err(|e| error(format!("not UTF-8: {e}")))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut de = serde_json::Deserializer::from_str(text);
@@ -137,8 +141,13 @@ impl<'a> Field<'a> {
     /// An integer in `low..=high`. Floats are refused, also `2048.0`.
     pub(crate) fn integer(&self, low: usize, high: usize) -> Result<usize, ModelError> {
         let n = self.value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-        n.filter(|n| (low..=high).contains(n))
-            .ok_or_else(|| self.error(format!("an integer from {low} to {high}")))
+        n.filter(|n| (low..=high).contains(n)).ok_or_else(|| {
+            self.error(match high {
+                usize::MAX => format!("an integer of at least {low}"),
+                _ if low == high => low.to_string(),
+                _ => format!("an integer from {low} to {high}"),
+            })
+        })
     }
 
     /// A finite number in `low..=high`.
@@ -174,7 +183,7 @@ impl<'a> Field<'a> {
 
 /// `text`, cut so that a hostile file cannot make an endless error message.
 pub(crate) fn clip(text: &str) -> String {
-    match text.char_indices().nth(SHOWN * 2) {
+    match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
         None => text.to_string(),
     }

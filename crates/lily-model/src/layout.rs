@@ -206,7 +206,7 @@ impl ExpectedTensor {
 /// Packed elements.
 const PACKED: &[Dtype] = &[Dtype::U32];
 /// Scales and biases.
-const GROUPS: &[Dtype] = &[Dtype::BF16];
+pub(crate) const GROUPS: &[Dtype] = &[Dtype::BF16];
 /// Small vectors: converters keep BF16 or widen to F32.
 const VECTOR: &[Dtype] = &[Dtype::BF16, Dtype::F32];
 

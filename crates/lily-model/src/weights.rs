@@ -124,18 +124,24 @@ impl ModelWeights {
     pub fn check_finite(&self, place: &str) -> Result<(), ModelError> {
         for (name, matrix) in self.matrices() {
             for (part, values) in [("scales", &matrix.scales), ("biases", &matrix.biases)] {
-                // A BF16 number is infinite or NaN when all 8 exponent bits are set.
-                if let Some(i) = values.iter().position(|&v| v & 0x7f80 == 0x7f80) {
-                    return Err(ModelError::Tensor {
-                        file: place.into(),
-                        tensor: format!("language_model.{name}.{part}"),
-                        problem: format!("element {i} is not finite (bit pattern {:#06x})", values[i]),
-                        advice: DOWNLOAD_AGAIN,
-                    });
-                }
+                check_finite_bf16(place, &format!("language_model.{name}.{part}"), values)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Checks the BF16 patterns of tensor `name` of `file`.
+pub(crate) fn check_finite_bf16(file: &str, name: &str, values: &[u16]) -> Result<(), ModelError> {
+    // A BF16 number is infinite or NaN when all 8 exponent bits are set.
+    match values.iter().position(|&v| v & 0x7f80 == 0x7f80) {
+        None => Ok(()),
+        Some(i) => Err(ModelError::Tensor {
+            file: file.into(),
+            tensor: name.into(),
+            problem: format!("element {i} is not finite (bit pattern {:#06x})", values[i]),
+            advice: DOWNLOAD_AGAIN,
+        }),
     }
 }
 

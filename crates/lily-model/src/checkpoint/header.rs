@@ -13,8 +13,8 @@ use crate::{
     json::{self, Field},
 };
 
-/// Longest header. The large model's longest has about 300 KB.
-const MAX_HEADER: usize = 16 << 20;
+/// Longest header.
+const MAX_HEADER: usize = json::MAX_TEXT;
 /// Most dimensions of a tensor.
 const MAX_RANK: usize = 8;
 /// The member that is not a tensor.

@@ -8,8 +8,9 @@ use crate::{
     ModelConfig, ModelWeights, QuantMatrix, TensorData,
     config::{GROUP_SIZE, Quantization},
     error::{CONVERT_AGAIN, DOWNLOAD_AGAIN, ModelError},
-    layout::{ExpectedTensor, MatrixShape, TensorSource, VectorKind, assemble, expected_tensors},
+    layout::{ExpectedTensor, GROUPS, MatrixShape, TensorSource, VectorKind, assemble, expected_tensors},
     quant::bf16_to_f32,
+    weights::check_finite_bf16,
 };
 
 /// Below this many bytes of scales and biases, loading checks that each is finite. The large model has 1.2 GB of
@@ -29,21 +30,17 @@ pub(crate) fn load(
     for tensor in &expected {
         check_kind(tensor, quantization, shards)?;
     }
+    let scale_bytes: usize =
+        expected.iter().filter(|t| t.dtypes == GROUPS).map(ExpectedTensor::byte_len).sum();
     let mut report = LoadReport {
         tensors: expected.len(),
         bytes: 0,
         files: shards.files.len(),
         copied_misaligned: 0,
         skipped_vision: shards.tensors.keys().filter(|n| is_vision(n)).count(),
-        scales_checked: false,
+        scales_checked: scale_bytes <= CHECK_SCALES_BELOW,
     };
-    let mut loader = Loader { quantization, shards, report: &mut report };
-    let weights = assemble(config, &mut loader)?;
-    let scale_bytes: usize = weights.matrices().map(|(_, m)| (m.scales.len() + m.biases.len()) * 2).sum();
-    if scale_bytes <= CHECK_SCALES_BELOW {
-        weights.check_finite(place)?;
-        report.scales_checked = true;
-    }
+    let weights = assemble(config, &mut Loader { quantization, shards, report: &mut report })?;
     Ok((weights, report))
 }
 
@@ -129,6 +126,16 @@ impl<'a> Loader<'a> {
         self.report.copied_misaligned += usize::from(!data.is_borrowed());
         Ok(data)
     }
+
+    /// Scales or biases.
+    fn groups(&mut self, name: &str) -> Result<TensorData<u16>, ModelError> {
+        let values = self.view(name)?;
+        if self.report.scales_checked {
+            let shard = self.find(name).0;
+            check_finite_bf16(&shard.path, name, &values)?;
+        }
+        Ok(values)
+    }
 }
 
 impl TensorSource for Loader<'_> {
@@ -140,8 +147,8 @@ impl TensorSource for Loader<'_> {
             bits: self.quantization.bits_of(module),
             group_size: GROUP_SIZE,
             weight: self.view(&format!("{module}.weight"))?,
-            scales: self.view(&format!("{module}.scales"))?,
-            biases: self.view(&format!("{module}.biases"))?,
+            scales: self.groups(&format!("{module}.scales"))?,
+            biases: self.groups(&format!("{module}.biases"))?,
         })
     }
 

@@ -8,7 +8,7 @@ use std::{
 use super::{header, source::Source};
 use crate::{
     Storage,
-    error::{DOWNLOAD_AGAIN, ModelError, RESTORE_CONFIG},
+    error::{ModelError, RESTORE_CONFIG},
     json::{self, Field},
 };
 
@@ -163,7 +163,7 @@ impl Index {
         match shards.tensors.keys().filter(|t| !self.map.contains_key(*t)).min() {
             Some(tensor) => {
                 let file = &shards.files[shards.tensors[tensor].shard].path;
-                Err(error(tensor, format!("is in {file}, but the index does not list it; {DOWNLOAD_AGAIN}")))
+                Err(error(tensor, format!("is in {file}, but the index does not list it")))
             }
             None => Ok(()),
         }

@@ -128,7 +128,10 @@ impl Copy {
     /// Sets the value at a JSON pointer of `config.json`, adding the last member if need be.
     pub fn config(&self, pointer: &str, value: Value) {
         let (parent, key) = pointer.rsplit_once('/').unwrap();
-        self.json("config.json", |c| c.pointer_mut(parent).unwrap()[key] = value);
+        self.json("config.json", |c| match c.pointer_mut(pointer) {
+            Some(old) => *old = value,
+            None => c.pointer_mut(parent).unwrap()[key] = value,
+        });
     }
 
     pub fn parts(&self) -> Parts {
@@ -183,3 +186,27 @@ impl Copy {
 
 pub const INDEX: &str = "model.safetensors.index.json";
 pub const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+
+/// A way to damage the checkpoint, and what the error must name.
+pub type Hostile = (&'static str, fn(&Copy), &'static [&'static str]);
+
+/// Each case must fail to load with an error that contains all that is asked, says what to do, and is of readable
+/// length.
+pub fn assert_all_fail(cases: &[Hostile]) {
+    let mut wrong = Vec::new();
+    for (name, damage, wanted) in cases {
+        let copy = Copy::new();
+        copy.load().expect("undamaged");
+        damage(&copy);
+        let message = match copy.load() {
+            Ok(_) => "loaded".to_string(),
+            Err(error) => error.to_string(),
+        };
+        println!("{name}:\n    {}", message.replace(&copy.dir().display().to_string(), "DIR"));
+        let missing: Vec<_> = wanted.iter().filter(|w| !message.contains(**w)).collect();
+        if !missing.is_empty() || !message.contains("; ") || message.len() > 800 {
+            wrong.push(format!("{name}: {missing:?} not in: {message}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
