@@ -75,3 +75,41 @@ fn a_cancelled_prompt_is_not_lost() {
     let cached = done.end.unwrap().1.cached_tokens;
     assert!((40..100).contains(&cached) && cached.is_multiple_of(10), "{cached}");
 }
+
+/// A chat as Qwen's template renders it: the opener of the last turn has an empty think block that is gone once the
+/// turn is history, so that no prompt extends what was generated.
+#[test]
+fn a_chat_whose_history_drops_think_blocks() {
+    const OPENER: [u32; 7] = [60, 61, 10, 62, 11, 63, 11];
+    for forget in [false, true] {
+        let mut backend = Scripted::new(VOCAB);
+        backend.forget_snapshots = forget;
+        let log = backend.log.clone();
+        let engine =
+            Engine::start(Box::new(backend), EngineOptions { prefill_chunk: 16, ..Default::default() });
+        let mut history: Vec<u32> = (0..50).map(|i| i * 3 % 59).collect();
+        let mut mark = 0;
+        for turn in 0..6 {
+            let prompt = [&history[..], &OPENER].concat();
+            log.lock().unwrap().prefills.clear();
+            let done = generate(&engine, ask(&prompt, 9));
+            assert_eq!(done.tokens, expected(&prompt, 9, VOCAB), "turn {turn}");
+            let cached = done.end.unwrap().1.cached_tokens;
+            let computed: usize = log.lock().unwrap().prefills.iter().sum();
+            println!("turn {turn}: {cached} cached, {computed} computed");
+            assert_eq!(cached, if forget { 0 } else { mark });
+            assert_eq!(computed + cached, prompt.len());
+            assert_eq!(log.lock().unwrap().live, 1);
+            mark = prompt.len() - 8;
+            history.extend(&OPENER[..3]);
+            history.extend(done.tokens);
+            history.extend([20, 21, 22 + turn]);
+        }
+        // Another request in between, too short for a checkpoint, does not cost the conversation's.
+        generate(&engine, ask(&[1, 2, 3], 4));
+        let prompt = [&history[..], &OPENER].concat();
+        let done = generate(&engine, ask(&prompt, 9));
+        assert_eq!(done.tokens, expected(&prompt, 9, VOCAB));
+        assert_eq!(done.end.unwrap().1.cached_tokens, if forget { 0 } else { mark });
+    }
+}

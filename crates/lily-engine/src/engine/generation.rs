@@ -121,7 +121,7 @@ impl Generation {
             return self.start(backend, timelines).err();
         };
         let result = if timeline.tokens().len() < self.request.prompt.len() {
-            self.prefill_chunk(backend, &mut timeline)
+            self.prefill_chunk(backend, timelines, &mut timeline)
         } else {
             self.next_token(backend, &mut timeline)
         };
@@ -143,7 +143,7 @@ impl Generation {
             timelines.sync(backend, &self.request.prompt).map_err(|e| Outcome::Failed(e.into()))?;
         let cached = timeline.tokens().len();
         tracing::debug!(prompt = self.request.prompt.len(), cached, ?why, "prompt synchronised");
-        debug_assert!(cached == 0 || why == Sync::Reused);
+        debug_assert!(cached == 0 || matches!(why, Sync::Reused | Sync::Restored));
         self.stats.cached_tokens = cached;
         if cached == self.request.prompt.len() {
             self.prefilled = Some(Instant::now());
@@ -161,12 +161,18 @@ impl Generation {
     fn prefill_chunk(
         &mut self,
         backend: &mut dyn Backend,
+        timelines: &mut Timelines,
         timeline: &mut Timeline,
     ) -> Result<Option<FinishReason>, BackendError> {
         let total = self.request.prompt.len();
         let done = timeline.tokens().len();
-        let end = total.min(done + self.setting.prefill_chunk);
+        let mut end = total.min(done + self.setting.prefill_chunk);
+        let mark = Timelines::checkpoint_position(total).filter(|&at| at > done);
+        end = mark.map_or(end, |at| end.min(at));
         timeline.prefill(backend, &self.request.prompt[done..end], end == total)?;
+        if mark == Some(end) {
+            timelines.checkpoint(backend, timeline);
+        }
         if end == total {
             self.prefilled = Some(Instant::now());
         }

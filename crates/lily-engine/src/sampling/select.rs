@@ -11,23 +11,23 @@ const BLOCK: usize = 1024;
 
 /// Largest of `values` (`-inf` when empty), and whether all are finite.
 fn max_and_finite(values: &[f32]) -> (f32, bool) {
-    const EXPONENT: u32 = 0x7f80_0000;
     let mut max = [f32::NEG_INFINITY; LANES];
-    let mut bad = [0u32; LANES];
+    // Stays 0 while values are finite: infinity times 0 is NaN, and NaN spreads.
+    let mut zero = [0.0f32; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             let x = chunk[lane];
-            // Not f32::max: this form is one MAXPS, and NaN is caught by the exponent test.
+            // Not f32::max, which must handle NaN: this form is one MAXPS.
             max[lane] = if x > max[lane] { x } else { max[lane] };
-            bad[lane] |= u32::from(x.to_bits() & EXPONENT == EXPONENT);
+            zero[lane] += x * 0.0;
         }
     }
     let mut best = f32::NEG_INFINITY;
     for m in max.into_iter().chain(rest.iter().copied()) {
         best = if m > best { m } else { best };
     }
-    (best, bad.iter().all(|&b| b == 0) && rest.iter().all(|x| x.is_finite()))
+    (best, zero.iter().all(|&z| z == 0.0) && rest.iter().all(|x| x.is_finite()))
 }
 
 /// Whether every value is finite.

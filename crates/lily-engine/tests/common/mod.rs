@@ -45,6 +45,8 @@ pub struct Scripted {
     /// Meeting this token causes the trouble.
     pub trouble: Option<(u32, Trouble)>,
     pub panic_in_free: bool,
+    /// Refuse to restore.
+    pub forget_snapshots: bool,
     /// Compute the logits once and return copies, to cost as little as possible.
     pub constant: Option<Vec<f32>>,
     pub log: Arc<Mutex<Log>>,
@@ -67,6 +69,7 @@ impl Scripted {
             max_chunk: 1 << 20,
             trouble: None,
             panic_in_free: false,
+            forget_snapshots: false,
             constant: None,
             log: Arc::default(),
             sequences: HashMap::new(),
@@ -193,10 +196,17 @@ impl Backend for Scripted {
         Ok(())
     }
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
-        Err(BackendError::UnknownSequence(sequence))
+        let tokens = &self.sequences.get(&sequence).ok_or(BackendError::UnknownSequence(sequence))?.0;
+        let data = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        Ok(Snapshot { position: tokens.len(), format: "scripted/1".into(), data })
     }
-    fn restore(&mut self, _: SequenceId, snapshot: &Snapshot) -> Result<(), BackendError> {
-        Err(BackendError::BadSnapshot { found: snapshot.format.clone(), expected: "none".into() })
+    fn restore(&mut self, sequence: SequenceId, snapshot: &Snapshot) -> Result<(), BackendError> {
+        if self.forget_snapshots {
+            return Err(BackendError::BadSnapshot { found: "forgotten".into(), expected: "none".into() });
+        }
+        let tokens = &mut self.sequences.get_mut(&sequence).ok_or(BackendError::UnknownSequence(sequence))?.0;
+        *tokens = snapshot.data.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        Ok(())
     }
     fn memory(&self) -> MemoryFigures {
         MemoryFigures { kv: self.sequences.values().map(|s| s.0.len()).sum(), ..Default::default() }
