@@ -9,7 +9,7 @@
 //! * [`layout`]: which tensors there are, under which names and in which shapes;
 //! * [`memory`]: what a model and its context take;
 //! * [`synthetic`]: random weights of any size, for measuring speed;
-//! * [`reference`]: the slow, clear f32 model that every backend is tested against.
+//! * [`mod@reference`]: the slow, clear f32 model that every backend is tested against.
 
 pub mod checkpoint;
 pub mod config;
