@@ -4,6 +4,7 @@
 //! only grows by [`Backend::prefill`] and [`Backend::decode`], or is replaced whole by [`Backend::restore`]:
 //! GDN state cannot be cut back.
 
+pub mod cpu;
 pub mod reference;
 
 use lily_model::ModelConfig;

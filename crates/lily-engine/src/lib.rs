@@ -9,7 +9,8 @@ pub mod timeline;
 pub mod validate;
 
 pub use backend::{
-    Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot, reference::ReferenceBackend,
+    Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot, cpu::CpuBackend,
+    reference::ReferenceBackend,
 };
 pub use engine::{Engine, EngineOptions};
 pub use eval::{EvalError, Evaluation, evaluate};
