@@ -1,6 +1,7 @@
 //! The `lily` command.
 
 mod answer;
+mod bench;
 mod commands;
 mod device;
 mod embedded;
@@ -49,6 +50,8 @@ enum Command {
     Check(commands::check::CheckArgs),
     /// Measure quality against the f32 reference: perplexity, top-1 agreement, KL.
     Eval(commands::eval::EvalArgs),
+    /// Measure speed, beside what this machine could do at most.
+    Bench(bench::BenchArgs),
     /// Write the logits of a prompt to a file.
     Logits(commands::logits::LogitsArgs),
     /// Render messages through the chat template.
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args),
         Command::Check(args) => commands::check::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Render(args) => commands::render::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),

@@ -27,7 +27,8 @@ pub fn prompt(first: usize, tokens: usize, vocab: usize) -> Vec<u32> {
 /// contract's ids, before the clock starts for decode.
 pub fn run(backend: &mut dyn Backend, tokens: usize, steps: usize, batch: usize) -> Result<Measured> {
     // Touches the weights and grows every buffer: one chunk (or the whole prompt when shorter) and two steps.
-    timed(backend, tokens.min(backend.max_chunk()), 2, batch)?;
+    let chunk = tokens.min(backend.max_chunk());
+    timed(backend, chunk, 2, batch)?;
     timed(backend, tokens, steps, batch)
 }
 
@@ -72,7 +73,12 @@ fn prefill_and_decode(
     Ok(Measured { prefill: prefill_time, decode: start.elapsed(), steps })
 }
 
-fn prefill(backend: &mut dyn Backend, sequence: SequenceId, ids: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+fn prefill(
+    backend: &mut dyn Backend,
+    sequence: SequenceId,
+    ids: &[u32],
+    logits: &mut Vec<f32>,
+) -> Result<()> {
     let chunks = ids.chunks(backend.max_chunk());
     let last = chunks.len() - 1;
     for (i, chunk) in chunks.enumerate() {

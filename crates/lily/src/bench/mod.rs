@@ -14,7 +14,6 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lily_cpu::floor;
-use lily_engine::Backend;
 use lily_model::{Checkpoint, ModelConfig, ModelWeights, config::Quantization, synthetic::synthetic_weights};
 
 use crate::device::{self, Device};
@@ -104,7 +103,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     println!("{}", report.floor);
     for (tokens, decode) in plan(args) {
         let runs: Vec<Measured> = (0..args.repeats)
-            .map(|_| measure::run(backend.as_mut(), tokens, if decode { args.decode_tokens } else { 0 }, args.batch))
+            .map(|_| {
+                measure::run(
+                    backend.as_mut(),
+                    tokens,
+                    if decode { args.decode_tokens } else { 0 },
+                    args.batch,
+                )
+            })
             .collect::<Result<_>>()?;
         report.add_prefill(tokens, &runs, cost::prefill_operations(&config, &subject.quantization, tokens));
         if decode {
@@ -153,7 +159,11 @@ fn subject(args: &BenchArgs) -> Result<Subject> {
     }
     let checkpoint: Checkpoint = device::open_checkpoint(args.model.as_deref())?;
     let weights = Arc::new(checkpoint.weights()?);
-    Ok(Subject { name: checkpoint.name().to_string(), weights, quantization: checkpoint.quantization().clone() })
+    Ok(Subject {
+        name: checkpoint.name().to_string(),
+        weights,
+        quantization: checkpoint.quantization().clone(),
+    })
 }
 
 /// `qwen3.6-35b-a3b[:LAYERS]` to a number of layers.
@@ -164,7 +174,9 @@ fn synthetic_layers(spec: &str) -> Result<usize> {
     }
     let layers: usize = layers.parse().with_context(|| format!("--synthetic: found {layers:?} layers"))?;
     if layers == 0 || layers % 4 != 0 || layers > 40 {
-        bail!("--synthetic: found {layers} layers; give a multiple of 4 (three GDN and one attention layer) up to 40");
+        bail!(
+            "--synthetic: found {layers} layers; give a multiple of 4 (three GDN and one attention layer) up to 40"
+        );
     }
     Ok(layers)
 }
@@ -188,7 +200,9 @@ mod tests {
     fn synthetic_names() {
         assert_eq!(synthetic_layers("qwen3.6-35b-a3b").unwrap(), 40);
         assert_eq!(synthetic_layers("Qwen3.6-35B-A3B:4").unwrap(), 4);
-        for bad in ["llama:4", "qwen3.6-35b-a3b:", "qwen3.6-35b-a3b:3", "qwen3.6-35b-a3b:44", "qwen3.6-35b-a3b:0"] {
+        for bad in
+            ["llama:4", "qwen3.6-35b-a3b:", "qwen3.6-35b-a3b:3", "qwen3.6-35b-a3b:44", "qwen3.6-35b-a3b:0"]
+        {
             assert!(synthetic_layers(bad).is_err(), "{bad}");
         }
     }

@@ -155,20 +155,26 @@ impl Report {
     /// Adds and prints the decode figure of `runs`.
     pub fn add_decode(&mut self, context: usize, runs: &[Measured], bytes: &DecodeBytes) {
         let batch = self.batch;
-        let rates =
-            runs.iter().map(|r| (batch * r.steps) as f64 / r.decode.as_secs_f64()).collect();
+        let rates = runs.iter().map(|r| (batch * r.steps) as f64 / r.decode.as_secs_f64()).collect();
         let (tok_s, range) = median_and_range(rates);
         let ms = 1e3 * batch as f64 / tok_s;
         let gbps = (batch == 1).then(|| bytes.total() as f64 * tok_s / 1e9);
         let share_of_floor = gbps.map(|g| g / self.floor.read_gbps);
         println!(
             "decode  {context:>7}  {tok_s:>9.2} tok/s  {ms:>8.2} ms/step{}",
-            gbps.zip(share_of_floor).map_or(String::new(), |(g, s)| format!(
-                "  {g:.1} GB/s, {:.1} % of the floor",
-                100.0 * s
-            ))
+            gbps.zip(share_of_floor)
+                .map_or(String::new(), |(g, s)| format!("  {g:.1} GB/s, {:.1} % of the floor", 100.0 * s))
         );
-        self.results.push(Row::Decode { context, batch, tok_s, range, ms, gbps, share_of_floor, bytes: *bytes });
+        self.results.push(Row::Decode {
+            context,
+            batch,
+            tok_s,
+            range,
+            ms,
+            gbps,
+            share_of_floor,
+            bytes: *bytes,
+        });
     }
 
     /// One line of memory figures.
@@ -228,7 +234,8 @@ impl Report {
             }
         }
         let all = || prefill.iter().chain(&decode);
-        let bound = |f: fn(&(f64, f64)) -> f64, pick: fn(f64, f64) -> f64, start| all().map(f).fold(start, pick);
+        let bound =
+            |f: fn(&(f64, f64)) -> f64, pick: fn(f64, f64) -> f64, start| all().map(f).fold(start, pick);
         let x = bound(|p| p.0, f64::min, f64::MAX) / 1.3..bound(|p| p.0, f64::max, 0.0) * 1.3;
         let y = bound(|p| p.1, f64::min, f64::MAX) / 1.5..bound(|p| p.1, f64::max, 0.0) * 1.5;
 
