@@ -9,6 +9,9 @@ It builds no engine: `--llama-bin` is the `bin` directory of a llama.cpp build (
 conversions of the model, are written to `--work` once and reused. Every measurement is a fresh process, one engine at
 a time, with the same number of threads; the first alternation can be dropped as warm-up with `--warmup`.
 
+What other programs took of the processor during the runs is measured and written down: on a busy machine the figures
+mean nothing, and the table says so.
+
 Writes OUT.csv (every sample), OUT.json (everything, with the machine and the commands) and OUT.md (the table).
 Needs `numpy` and `gguf` from PyPI.
 """
@@ -29,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from peers.drivers import Case, Lily, LlamaCpp, MlxLm, Work, cache_suspicions, run_program  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+QUIET_PERCENT = 3  # of the machine's processor time may go to other programs
 Samples = dict[str, dict[Case, list[float]]]  # engine -> case -> tok/s of each alternation
 
 
@@ -76,18 +80,53 @@ def engines(args: argparse.Namespace) -> list:
     return found
 
 
-def alternate(args: argparse.Namespace, runners: list, work: Work) -> Samples:
+class Others:
+    """Processor time that went to other programs while an engine ran: figures of a busy machine mean nothing."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.busy, self.own = busy_seconds(), own_seconds()
+
+    def share(self) -> float | None:
+        """Share of the machine's processor time, 0 to 1; None where the system does not tell."""
+        busy = busy_seconds()
+        if busy is None or self.busy is None:
+            return None
+        foreign = busy - self.busy - (own_seconds() - self.own)
+        return max(0.0, foreign / ((time.monotonic() - self.begin) * (os.cpu_count() or 1)))
+
+
+def busy_seconds() -> float | None:
+    """Time all processors together spent on programs and the kernel since boot (Linux)."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    """Processor time of this process and the engines it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def alternate(args: argparse.Namespace, runners: list, work: Work) -> tuple[Samples, list[float]]:
     samples: Samples = {e.name: {} for e in runners}
+    others = []
     for turn in range(-args.warmup, args.alternations):
         for engine in runners:
-            begin = time.monotonic()
+            watch = Others()
             rates = engine.measure(work)
+            share, seconds = watch.share(), time.monotonic() - watch.begin
             shown = ", ".join(f"{kind} {n}: {rate:.2f}" for (kind, n), rate in rates.items())
-            print(f"[{turn + 1}] {engine.name}: {shown} ({time.monotonic() - begin:.0f} s)", flush=True)
+            busy = "" if share is None else f", other programs {100 * share:.1f} %"
+            print(f"[{turn + 1}] {engine.name}: {shown} ({seconds:.0f} s{busy})", flush=True)
             if turn >= 0:
+                others += [] if share is None else [share]
                 for case, rate in rates.items():
                     samples[engine.name].setdefault(case, []).append(rate)
-    return samples
+    return samples, others
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -158,6 +197,10 @@ def markdown(report: dict) -> str:
     if report["floor"]:
         lines += ["", "Measured by Lily in the same runs:", ""]
         lines += [f"- {name}: {figure(value, 3)}" for name, value in report["floor"].items()]
+    if report["others"]:
+        share = {k: 100 * v for k, v in report["others"].items()}
+        quiet = "" if share["max"] <= QUIET_PERCENT else " **The machine was not quiet: do not use these figures.**"
+        lines += ["", f"Other programs took {figure(share, 1)} % of the processor time.{quiet}"]
     lines += ["", "No sign of a prompt cache." if not report["cache"] else "**Prompt cache suspected**: see the JSON."]
     return "\n".join([*lines, "", f"Command: `{report['command']}`", ""])
 
@@ -212,7 +255,7 @@ def main() -> None:
     start = machine()
     work = Work(args.prefill, args.contexts, args.decode_tokens, args.threads)
     runners = engines(args)
-    samples = alternate(args, runners, work)
+    samples, others = alternate(args, runners, work)
     reports = {e.name: getattr(e, "reports", []) for e in runners}
     suspicions = [s for name, cases in samples.items() for s in cache_suspicions(name, cases, reports[name])]
     llama = next((e for e in runners if isinstance(e, LlamaCpp)), None)
@@ -226,6 +269,7 @@ def main() -> None:
         "rows": summarise(samples, work),
         "floor": floors(runners, work),
         "memory": [r.get("memory") for r in reports.get("lily", [])][-1:],
+        "others": spread(others) if others else None,
         "cache": suspicions,
     }
     write_report(args.out, report)
