@@ -15,7 +15,7 @@ use axum::{
 };
 use subtle::ConstantTimeEq;
 
-use crate::{app::App, error::ApiError};
+use crate::{app::App, error::ApiError, serve::HEADER_BYTES};
 
 /// The middleware.
 pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -34,6 +34,19 @@ pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) 
         return error.into_response();
     }
     next.run(request).await
+}
+
+/// The connection's own limit is the size of its buffer, which may have grown beyond this.
+fn check_size(headers: &HeaderMap) -> Result<(), ApiError> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes <= HEADER_BYTES {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "invalid_request_error",
+        format!("the headers have {bytes} bytes; at most {HEADER_BYTES} are allowed"),
+    ))
 }
 
 fn forbidden(message: String, code: &'static str) -> ApiError {

@@ -24,7 +24,7 @@ use crate::{app::App, generate::TextEngine, routes};
 /// A client that has not sent its headers by then is dropped.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of headers (and of one read); more is 431.
-const HEADER_BYTES: usize = 64 * 1024;
+pub(crate) const HEADER_BYTES: usize = 64 * 1024;
 /// Most headers; more is 431.
 const HEADER_COUNT: usize = 100;
 /// Most connections at a time; further ones wait to be accepted.

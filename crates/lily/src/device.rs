@@ -4,7 +4,11 @@ use std::{path::Path, sync::Arc, thread};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use lily_engine::Backend;
+use lily_cpu::CpuOptions;
+use lily_engine::{
+    Backend,
+    backend::{cpu::CpuBackend, reference::ReferenceBackend},
+};
 use lily_model::{Checkpoint, ModelWeights};
 use lily_text::TextModel;
 
@@ -57,11 +61,12 @@ pub fn backend(
     weights: Arc<ModelWeights>,
     threads_wanted: usize,
 ) -> Result<Box<dyn Backend>> {
-    let _ = threads_wanted;
     Ok(match device {
-        Device::Auto | Device::Cpu | Device::Reference => {
-            Box::new(lily_engine::backend::reference::ReferenceBackend::new(weights))
+        Device::Auto | Device::Cpu => {
+            let options = CpuOptions { threads: threads(threads_wanted), isa: None };
+            Box::new(CpuBackend::new(weights, options)?)
         }
+        Device::Reference => Box::new(ReferenceBackend::new(weights)),
     })
 }
 

@@ -155,7 +155,7 @@ fn token_lists(value: Value) -> Result<Vec<Vec<u32>>> {
         Value::Object(mut fields) => fields.remove("sequences").context("the object has no `sequences`")?,
         other => other,
     };
-    let nested = list.as_array().and_then(|l| l.first()).is_some_and(Value::is_array);
+    let nested = list.as_array().is_some_and(|l| l.first().is_none_or(Value::is_array));
     let parsed = if nested {
         serde_json::from_value::<Vec<Vec<u32>>>(list)
     } else {
