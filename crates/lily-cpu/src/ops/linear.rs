@@ -1,0 +1,128 @@
+//! Projections: quantised weights times quantised activations.
+
+use lily_model::QuantMatrix;
+
+use super::Machine;
+use crate::{
+    acts::{Acts, Order},
+    error::Result,
+    kernels::{BLOCK, Kernels, RowsRef},
+    pool::{BlockMut, grid},
+    worker::{BLOCKS, Worker},
+};
+
+/// Bytes of weights that make a piece of work of a few microseconds.
+const PIECE: usize = 64 << 10;
+
+/// Rows a thread takes at a time in a matrix-vector product: small enough to balance, large enough to stream.
+pub(crate) fn rows_a_piece(rows: usize, row_bytes: usize, threads: usize) -> usize {
+    let balanced = rows.div_ceil(threads * 4);
+    (PIECE / row_bytes).min(balanced).next_multiple_of(16).max(16)
+}
+
+/// Bytes of a row of `m` with its scales and biases.
+pub(crate) fn row_bytes(m: &QuantMatrix) -> usize {
+    m.cols * m.bits / 8 + m.cols / m.group_size * 4
+}
+
+/// `out = m x` for the rows from `row` on, one token.
+#[inline]
+pub(crate) fn gemv(k: &Kernels, m: &QuantMatrix, expert: usize, row: usize, x: &Acts, out: &mut [f32]) {
+    let rows = RowsRef::new(&m.expert(expert), row, out.len());
+    k.gemv(&rows, &x.tile(0, Order::of_bits(m.bits)), out);
+}
+
+/// Several projections of the same one vector in one dispatch: `outs[i] = ms[i] x`, where every thread first makes
+/// its own copy of the vector with `init`.
+pub(crate) fn gemv_all(
+    m: &mut Machine,
+    ms: &[&QuantMatrix],
+    outs: &mut [&mut [f32]],
+    init: impl Fn(&mut Worker) + Sync,
+) -> Result<()> {
+    let k = m.k;
+    let rows = ms.iter().map(|m| m.rows).sum();
+    let widest = ms.iter().map(|m| row_bytes(m)).max().unwrap_or(1);
+    let chunk = rows_a_piece(rows, widest, m.pool.threads());
+    m.pool.run_segments(&mut m.workers, outs, chunk, init, |w, i, row, out| {
+        gemv(k, ms[i], 0, row, &w.acts, out);
+    })
+}
+
+/// `y += m x` for one token, where every thread first makes its own copy of `x` with `init`.
+pub(crate) fn gemv_add(
+    m: &mut Machine,
+    matrix: &QuantMatrix,
+    y: &mut [f32],
+    init: impl Fn(&mut Worker) + Sync,
+) -> Result<()> {
+    let k = m.k;
+    let chunk = rows_a_piece(matrix.rows, row_bytes(matrix), m.pool.threads());
+    m.pool.run_segments(&mut m.workers, &mut [y], chunk, init, |w, _, row, y| {
+        let out = &mut w.row[..y.len()];
+        gemv(k, matrix, 0, row, &w.acts, out);
+        k.axpy(1.0, out, y);
+    })
+}
+
+/// One projection of many tokens.
+pub(crate) struct Gemm<'a> {
+    pub(crate) matrix: &'a QuantMatrix,
+    /// `[tokens][rows]`.
+    pub(crate) out: &'a mut [f32],
+    /// Whether the product is added to `out`.
+    pub(crate) add: bool,
+}
+
+/// Several projections of the same tokens in one dispatch.
+pub(crate) fn gemm(m: &mut Machine, jobs: &mut [Gemm<'_>], x: &Acts) -> Result<()> {
+    let (k, n) = (m.k, x.tiles().n);
+    let rows: usize = jobs.iter().map(|j| j.matrix.rows).sum();
+    // Wide pieces fetch the activations less often; but each thread wants several.
+    let piece = rows.div_ceil(m.pool.threads() * 4).next_multiple_of(BLOCK).min(BLOCKS * BLOCK);
+    let mut items = Vec::new();
+    for job in jobs {
+        let all = std::slice::from_ref(&(0..n)).to_vec();
+        for block in grid(&mut job.out[..n * job.matrix.rows], job.matrix.rows, &all, piece) {
+            items.push((job.matrix, job.add, block));
+        }
+    }
+    m.pool.run_items(
+        &mut m.workers,
+        &mut items,
+        |_| {},
+        |w, _, (matrix, add, block)| {
+            gemm_block(k, w, matrix, *add, block, x);
+        },
+    )
+}
+
+/// The rows of `matrix` that are the columns of `block`, for all tokens.
+fn gemm_block(
+    k: &Kernels,
+    w: &mut Worker,
+    matrix: &QuantMatrix,
+    add: bool,
+    block: &mut BlockMut<'_>,
+    x: &Acts,
+) {
+    let (row0, rows) = (block.col0, block.cols());
+    let dense = matrix.dense();
+    for (i, r) in (0..rows).step_by(BLOCK).enumerate() {
+        k.unpack(&RowsRef::new(&dense, row0 + r, BLOCK.min(rows - r)), &mut w.unpacked[i]);
+    }
+    let order = Order::of_bits(matrix.bits);
+    let tiles = x.tiles();
+    for tile in 0..tiles.count {
+        let x = x.tile(tile, order);
+        for (i, r) in (0..rows).step_by(BLOCK).enumerate() {
+            let width = BLOCK.min(rows - r);
+            k.tile(&w.unpacked[i], &x, &mut w.tile[0]);
+            for t in 0..x.tokens {
+                let from = &w.tile[0][t * BLOCK..t * BLOCK + width];
+                let to = &mut block.row_mut(tiles.start(tile) + t)[r..r + width];
+                if add { k.axpy(1.0, from, to) } else { to.copy_from_slice(from) }
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The mixture of experts.
+//!
+//! One token ([`one`]): three dispatches. Every thread chooses the experts for itself, from the same logits, and
+//! quantises the vectors it needs for itself; only weights are shared out.
+//!
+//! Many tokens ([`many`]): tokens are grouped by expert and each group of up to [`PANEL`] tokens is one piece of work
+//! for gate, up and SwiGLU; then every thread takes 32 output features through all groups. The shared expert is a
+//! group of all tokens.
+
+use lily_model::weights::MoeWeights;
+
+use super::{
+    Machine,
+    linear::{Gemm, gemm, gemv, gemv_all, row_bytes, rows_a_piece},
+    norm::{norm_one, quantize_one},
+};
+use crate::{
+    acts::{Acts, Order, TileMut, Tiles},
+    error::Result,
+    kernels::{BLOCK, Kernels, RowsRef},
+    pool::grid,
+    worker::{PANEL, Worker},
+};
+
+/// The `n` experts with the largest logits, best first (the lowest id wins ties), with their softmax weights among
+/// each other. That equals softmax over all, then renormalising over the chosen.
+pub(crate) fn choose(logits: &[f32], n: usize, out: &mut Vec<(usize, f32)>) {
+    out.clear();
+    for (e, &logit) in logits.iter().enumerate() {
+        if out.len() == n && out[n - 1].1.total_cmp(&logit).is_ge() {
+            continue;
+        }
+        let at = out.partition_point(|o| o.1.total_cmp(&logit).is_ge());
+        if out.len() == n {
+            out.pop();
+        }
+        out.insert(at, (e, logit));
+    }
+    let max = out[0].1;
+    let mut sum = 0.0;
+    for o in out.iter_mut() {
+        o.1 = (o.1 - max).exp();
+        sum += o.1;
+    }
+    for o in out.iter_mut() {
+        o.1 /= sum;
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Activations of the layer that several dispatches share.
+pub(crate) struct MoeScratch<'a> {
+    /// `[tokens][experts]`.
+    pub(crate) logits: &'a mut [f32],
+    /// `[tokens]`.
+    pub(crate) shared_gate: &'a mut [f32],
+    /// `[2][shared width]`: gate and up, for one token.
+    pub(crate) shared: &'a mut [f32],
+    /// `[experts per token][expert width]`, for one token.
+    pub(crate) hidden: &'a mut [f32],
+}
+
+/// `x += moe(norm(x))` for one token.
+pub(crate) fn one(
+    m: &mut Machine,
+    w: &MoeWeights,
+    gain: &[f32],
+    eps: f32,
+    per_token: usize,
+    s: MoeScratch<'_>,
+    x: &mut [f32],
+) -> Result<()> {
+    let k = m.k;
+    let (width, shared_width) = (w.experts_gate.rows, w.shared_gate_proj.rows);
+    let logits = &mut s.logits[..w.gate.rows];
+    let shared_gate = &mut s.shared_gate[..1];
+    let (gate, up) = s.shared[..2 * shared_width].split_at_mut(shared_width);
+    m.step += 1;
+    let step = m.step;
+    let x_in: &[f32] = x;
+    let prepare = |w: &mut Worker| {
+        if w.acts_of != step {
+            norm_one(k, x_in, gain, eps, &mut w.row, &mut w.acts);
+            w.acts_of = step;
+        }
+    };
+
+    // 1. Router and the shared expert's first half.
+    {
+        let ms = [&w.gate, &w.shared_gate_proj, &w.shared_up_proj, &w.shared_expert_gate];
+        let mut outs: [&mut [f32]; 4] = [&mut *logits, &mut *gate, &mut *up, &mut *shared_gate];
+        gemv_all(m, &ms, &mut outs, prepare)?;
+    }
+
+    // 2. The routed experts' first half. The workers' `acts` still hold the normed input.
+    let (logits, gate, up) = (&*logits, &*gate, &*up);
+    let route = |w: &mut Worker| {
+        if w.route_of != step {
+            choose(logits, per_token, &mut w.route);
+            w.route_of = step;
+        }
+    };
+    let hidden = &mut s.hidden[..per_token * width];
+    let chunk = rows_a_piece(per_token * width, 2 * row_bytes(&w.experts_gate), m.pool.threads());
+    let chunk = chunk.min(width);
+    {
+        let mut experts: Vec<(usize, &mut [f32])> = Vec::with_capacity(per_token * width.div_ceil(chunk));
+        for (i, hidden) in hidden.chunks_exact_mut(width).enumerate() {
+            experts.extend(hidden.chunks_mut(chunk).map(|h| (i, h)));
+        }
+        let init = |w: &mut Worker| {
+            prepare(w);
+            route(w);
+        };
+        m.pool.run_items(&mut m.workers, &mut experts, init, |worker, i, (slot, hidden)| {
+            let expert = worker.route[*slot].0;
+            let row = i % width.div_ceil(chunk) * chunk;
+            let (a, b) = worker.row[..2 * hidden.len()].split_at_mut(hidden.len());
+            gemv(k, &w.experts_gate, expert, row, &worker.acts, a);
+            gemv(k, &w.experts_up, expert, row, &worker.acts, b);
+            k.swiglu(a, b, hidden);
+        })?;
+    }
+
+    // 3. All second halves, weighted.
+    let hidden = &*hidden;
+    let shared_weight = sigmoid(shared_gate[0]);
+    let bytes = per_token * row_bytes(&w.experts_down) + row_bytes(&w.shared_down_proj);
+    let chunk = rows_a_piece(x.len(), bytes, m.pool.threads());
+    let init = |worker: &mut Worker| {
+        route(worker);
+        let (shared, routed) = worker.hidden.split_last_mut().expect("one more than the experts of a token");
+        for (acts, hidden) in routed.iter_mut().zip(hidden.chunks_exact(width)) {
+            quantize_one(k, hidden, acts);
+        }
+        let row = &mut worker.row[..shared_width];
+        k.swiglu(gate, up, row);
+        quantize_one(k, row, shared);
+    };
+    m.pool.run_segments(&mut m.workers, &mut [x], chunk, init, |worker, _, row, x| {
+        let out = &mut worker.row[..x.len()];
+        for (acts, &(expert, weight)) in worker.hidden.iter().zip(&worker.route) {
+            gemv(k, &w.experts_down, expert, row, acts, out);
+            k.axpy(weight, out, x);
+        }
+        gemv(k, &w.shared_down_proj, 0, row, &worker.hidden[per_token], out);
+        k.axpy(shared_weight, out, x);
+    })
+}
+
+/// Tokens that one expert computes together.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    /// `None`: the shared expert.
+    expert: Option<usize>,
+    /// First entry of the grouped list; for the shared expert, first token.
+    first: usize,
+    n: usize,
+}
+
+/// Buffers of [`many`].
+#[derive(Debug)]
+pub(crate) struct ManyScratch {
+    /// Hidden vectors of (token, expert) pairs, grouped by expert.
+    routed: Acts,
+    /// Hidden vectors of the shared expert.
+    shared: Acts,
+    /// (token, weight), grouped by expert.
+    entries: Vec<(u32, f32)>,
+    groups: Vec<Group>,
+    route: Vec<Vec<(usize, f32)>>,
+}
+
+impl ManyScratch {
+    pub(crate) fn new(c: &lily_model::ModelConfig, tokens: usize, need: crate::acts::Need) -> Result<Self> {
+        Ok(Self {
+            routed: Acts::new(tokens * c.num_experts_per_tok, c.moe_intermediate_size, need)?,
+            shared: Acts::new(tokens, c.shared_expert_intermediate_size, need)?,
+            entries: Vec::new(),
+            groups: Vec::new(),
+            route: vec![Vec::new(); tokens],
+        })
+    }
+
+    pub(crate) fn byte_len(&self) -> usize {
+        self.routed.byte_len() + self.shared.byte_len()
+    }
+
+    /// Groups the tokens by expert (a counting sort); the shared expert's groups come first, being the largest.
+    fn group(&mut self, n: usize, experts: usize) {
+        let mut starts = vec![0usize; experts + 1];
+        for route in &self.route[..n] {
+            for &(e, _) in route {
+                starts[e + 1] += 1;
+            }
+        }
+        for e in 0..experts {
+            starts[e + 1] += starts[e];
+        }
+        let mut next = starts.clone();
+        self.entries.clear();
+        self.entries.resize(starts[experts], (0, 0.0));
+        for (t, route) in self.route[..n].iter().enumerate() {
+            for &(e, weight) in route {
+                self.entries[next[e]] = (t as u32, weight);
+                next[e] += 1;
+            }
+        }
+        self.groups.clear();
+        let mut push = |expert, start: usize, end: usize| {
+            for first in (start..end).step_by(PANEL) {
+                self.groups.push(Group { expert, first, n: PANEL.min(end - first) });
+            }
+        };
+        push(None, 0, n);
+        for e in 0..experts {
+            push(Some(e), starts[e], starts[e + 1]);
+        }
+    }
+}
+
+/// `x += moe(h)` for the `n` normed and quantised tokens in `acts`.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn many(
+    m: &mut Machine,
+    w: &MoeWeights,
+    per_token: usize,
+    logits: &mut [f32],
+    shared_gate: &mut [f32],
+    acts: &Acts,
+    s: &mut ManyScratch,
+    x: &mut [f32],
+) -> Result<()> {
+    let k = m.k;
+    let n = acts.tiles().n;
+    let experts = w.gate.rows;
+    let mut jobs = [
+        Gemm { matrix: &w.gate, out: logits, add: false },
+        Gemm { matrix: &w.shared_expert_gate, out: shared_gate, add: false },
+    ];
+    gemm(m, &mut jobs, acts)?;
+    let logits = &logits[..n * experts];
+    // The last tokens first makes no difference; eight at a time keeps the dispatch cheap.
+    let mut routes: Vec<_> = s.route[..n].chunks_mut(8).collect();
+    m.pool.run_items(
+        &mut m.workers,
+        &mut routes,
+        |_| {},
+        |_, i, routes| {
+            for (j, route) in routes.iter_mut().enumerate() {
+                choose(&logits[(i * 8 + j) * experts..][..experts], per_token, route);
+            }
+        },
+    )?;
+    drop(routes);
+    s.group(n, experts);
+
+    // 1. Gate, up, SwiGLU; the hidden vectors are quantised where they are made.
+    s.routed.reset(n * per_token, w.experts_gate.rows);
+    s.shared.reset(n, w.shared_gate_proj.rows);
+    let of = |shared: bool| s.groups.iter().filter(|g| g.expert.is_none() == shared).map(|g| g.n).collect();
+    let (shared_counts, routed_counts): (Vec<usize>, Vec<usize>) = (of(true), of(false));
+    let parts = s.shared.parts_mut(&shared_counts).into_iter().chain(s.routed.parts_mut(&routed_counts));
+    let mut items: Vec<(Group, Vec<TileMut<'_>>)> = s.groups.iter().copied().zip(parts).collect();
+    let entries = &s.entries;
+    m.pool.run_items(
+        &mut m.workers,
+        &mut items,
+        |_| {},
+        |worker, _, (group, tiles)| {
+            first_half(k, worker, w, group, entries, acts, tiles);
+        },
+    )?;
+    drop(items);
+
+    // 2. Down, weighted, added: 32 output features of all tokens are one thread's.
+    let (groups, routed, shared) = (&s.groups, &s.routed, &s.shared);
+    let shared_gate = &shared_gate[..n];
+    let width = w.shared_down_proj.rows;
+    let mut blocks = grid(&mut x[..n * width], width, &[0..n], BLOCK);
+    m.pool.run_items(
+        &mut m.workers,
+        &mut blocks,
+        |_| {},
+        |worker, _, block| {
+            let mut unpacked = None;
+            for group in groups {
+                let (part, expert, matrix) = match group.expert {
+                    Some(e) => (routed.part(group.first, group.n), e, &w.experts_down),
+                    None => (shared.part(group.first, group.n), 0, &w.shared_down_proj),
+                };
+                let target = |i: usize| match group.expert {
+                    Some(_) => (entries[group.first + i].0 as usize, entries[group.first + i].1),
+                    None => (group.first + i, sigmoid(shared_gate[group.first + i])),
+                };
+                let (row, rows) = (block.col0, block.cols());
+                let rows = RowsRef::new(&matrix.expert(expert), row, rows);
+                let order = Order::of_bits(matrix.bits);
+                let width = block.cols();
+                if group.n == 1 {
+                    let (token, weight) = target(0);
+                    let out = &mut worker.tile[0][..width];
+                    k.gemv(&rows, &part.tile(0, order), out);
+                    k.axpy(weight, out, block.row_mut(token));
+                    continue;
+                }
+                if unpacked != Some(group.expert) {
+                    k.unpack(&rows, &mut worker.unpacked[0]);
+                    unpacked = Some(group.expert);
+                }
+                for i in 0..part.tiles.count {
+                    let tile = part.tile(i, order);
+                    k.tile(&worker.unpacked[0], &tile, &mut worker.tile[0]);
+                    for t in 0..tile.tokens {
+                        let (token, weight) = target(part.tiles.start(i) + t);
+                        let from = &worker.tile[0][t * BLOCK..t * BLOCK + width];
+                        k.axpy(weight, from, block.row_mut(token));
+                    }
+                }
+            }
+        },
+    )
+}
+
+/// Gate, up and SwiGLU of a group's tokens, quantised into `tiles`.
+fn first_half(
+    k: &Kernels,
+    worker: &mut Worker,
+    w: &MoeWeights,
+    group: &Group,
+    entries: &[(u32, f32)],
+    acts: &Acts,
+    tiles: &mut [TileMut<'_>],
+) {
+    let (expert, gate, up) = match group.expert {
+        Some(e) => (e, &w.experts_gate, &w.experts_up),
+        None => (0, &w.shared_gate_proj, &w.shared_up_proj),
+    };
+    let token = |i: usize| match group.expert {
+        Some(_) => entries[group.first + i].0 as usize,
+        None => group.first + i,
+    };
+    worker.panel.reset(group.n, acts.cols());
+    for i in 0..group.n {
+        worker.panel.copy_from(i, acts, token(i));
+    }
+    let width = gate.rows;
+    let panel = &worker.panel;
+    let hidden = &mut worker.panel_hidden;
+    if group.n == 1 {
+        let (a, b) = worker.row[..2 * width].split_at_mut(width);
+        gemv(k, gate, expert, 0, panel, a);
+        gemv(k, up, expert, 0, panel, b);
+        k.swiglu(a, b, &mut hidden[..width]);
+    } else {
+        let (gates, ups) = (gate.expert(expert), up.expert(expert));
+        let plan = panel.tiles();
+        // Two blocks of each at a time: a tile of activations is fetched once for both.
+        for row0 in (0..width).step_by(2 * BLOCK) {
+            let blocks = (width - row0).div_ceil(BLOCK).min(2);
+            let rows = |b: usize| (row0 + b * BLOCK, BLOCK.min(width - row0 - b * BLOCK));
+            for b in 0..blocks {
+                let (row, n) = rows(b);
+                k.unpack(&RowsRef::new(&gates, row, n), &mut worker.unpacked[2 * b]);
+                k.unpack(&RowsRef::new(&ups, row, n), &mut worker.unpacked[2 * b + 1]);
+            }
+            for i in 0..plan.count {
+                for b in 0..blocks {
+                    let (row, n) = rows(b);
+                    let [g, u] = &mut worker.tile;
+                    k.tile(&worker.unpacked[2 * b], &panel.tile(i, Order::of_bits(gate.bits)), g);
+                    k.tile(&worker.unpacked[2 * b + 1], &panel.tile(i, Order::of_bits(up.bits)), u);
+                    for t in 0..plan.size(i) {
+                        let at = t * BLOCK..t * BLOCK + n;
+                        let out = &mut hidden[(plan.start(i) + t) * width + row..][..n];
+                        k.swiglu(&g[at.clone()], &u[at], out);
+                    }
+                }
+            }
+        }
+    }
+    let plan = Tiles::new(group.n);
+    for i in 0..group.n {
+        let (tile, t) = plan.locate(i);
+        tiles[tile].quantize(k, t, &hidden[i * width..(i + 1) * width]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_id_wins_ties() {
+        let mut out = Vec::new();
+        choose(&[1.0, 3.0, 2.0, 3.0, 2.0], 3, &mut out);
+        assert_eq!(out.iter().map(|o| o.0).collect::<Vec<_>>(), [1, 3, 2]);
+        assert!((out.iter().map(|o| o.1).sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn nan_does_not_panic() {
+        let mut out = Vec::new();
+        choose(&[f32::NAN; 8], 4, &mut out);
+        assert_eq!(out.len(), 4);
+    }
+}

@@ -1,0 +1,207 @@
+//! A sequence: everything the model remembers of one text.
+
+use std::sync::Arc;
+
+use lily_model::{LayerType, ModelConfig};
+
+use crate::{
+    buf::Buf,
+    error::{CpuError, Result},
+    kv::KvCache,
+};
+
+/// Marks a snapshot of this backend; the last two bytes are the layout's version.
+const MAGIC: &[u8; 8] = b"LILYCP01";
+const HEADER: usize = 24;
+/// Taps of the convolution; the state keeps as many rows, of which the oldest is overwritten.
+pub(crate) const TAPS: usize = 4;
+
+/// KV cache, GDN state and convolution tails of one text, up to [`Sequence::position`].
+///
+/// Made by [`crate::CpuModel::new_sequence`]; only usable with that model (or another of the same weights).
+#[derive(Debug)]
+pub struct Sequence {
+    config: Arc<ModelConfig>,
+    pub(crate) capacity: usize,
+    pub(crate) position: usize,
+    pub(crate) fingerprint: u64,
+    /// A call failed half-way.
+    pub(crate) poisoned: bool,
+    pub(crate) layers: Vec<LayerState>,
+}
+
+/// What one layer remembers.
+#[derive(Debug)]
+pub(crate) enum LayerState {
+    Attention(KvCache),
+    Gdn(GdnState),
+}
+
+#[derive(Debug)]
+pub(crate) struct GdnState {
+    /// `[value_head][value_dim / 16][key_dim][16]`, f32: lanes are value rows.
+    pub(crate) state: Buf<f32>,
+    /// Inputs of the convolution: position `p` is in row `p % 4`, `[channels]`. Before the start: zeros.
+    pub(crate) conv: [Buf<f32>; TAPS],
+}
+
+impl Sequence {
+    pub(crate) fn new(config: &Arc<ModelConfig>, fingerprint: u64, capacity: usize) -> Result<Self> {
+        let c = config;
+        let mut layers = Vec::with_capacity(c.num_hidden_layers);
+        for kind in &c.layer_types {
+            layers.push(match kind {
+                LayerType::FullAttention => {
+                    LayerState::Attention(KvCache::new(c.num_key_value_heads, c.head_dim))
+                }
+                LayerType::LinearAttention => {
+                    let n = c.gdn_value_width() * c.linear_key_head_dim;
+                    let row = || Buf::new(c.conv_channels(), "the convolution state");
+                    LayerState::Gdn(GdnState {
+                        state: Buf::new(n, "the GDN state")?,
+                        conv: [row()?, row()?, row()?, row()?],
+                    })
+                }
+            });
+        }
+        Ok(Self { config: config.clone(), capacity, position: 0, fingerprint, poisoned: false, layers })
+    }
+
+    /// Tokens it has seen.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Most tokens it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes of the KV cache as allocated so far.
+    pub fn kv_bytes(&self) -> usize {
+        let kv = |l: &LayerState| if let LayerState::Attention(kv) = l { kv.byte_len() } else { 0 };
+        self.layers.iter().map(kv).sum()
+    }
+
+    /// Bytes of GDN and convolution state; they do not grow.
+    pub fn state_bytes(&self) -> usize {
+        let state = |l: &LayerState| match l {
+            LayerState::Gdn(g) => g.state.byte_len() + g.conv.iter().map(Buf::byte_len).sum::<usize>(),
+            LayerState::Attention(_) => 0,
+        };
+        self.layers.iter().map(state).sum()
+    }
+
+    /// Whether `n` more tokens may be appended: not after a failure, not beyond the capacity. Grows the KV caches.
+    pub(crate) fn prepare(&mut self, fingerprint: u64, n: usize) -> Result<()> {
+        if self.fingerprint != fingerprint {
+            return Err(CpuError::OtherModel { found: self.fingerprint, expected: fingerprint });
+        }
+        if self.poisoned {
+            return Err(CpuError::Poisoned);
+        }
+        if n > self.capacity - self.position {
+            return Err(CpuError::Full { position: self.position, capacity: self.capacity, asked: n });
+        }
+        self.grow(self.position + n)
+    }
+
+    fn grow(&mut self, positions: usize) -> Result<()> {
+        for layer in &mut self.layers {
+            if let LayerState::Attention(kv) = layer {
+                kv.grow(positions)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot_len(&self, position: usize) -> usize {
+        let c = &self.config;
+        let layer = |l: &LayerState| match l {
+            LayerState::Attention(_) => KvCache::snapshot_len(c.num_key_value_heads, c.head_dim, position),
+            LayerState::Gdn(g) => (g.state.len() + g.conv.iter().map(|r| r.len()).sum::<usize>()) * 4,
+        };
+        HEADER + self.layers.iter().map(layer).sum::<usize>()
+    }
+
+    /// The whole state as bytes: 8 of magic and version, the model's fingerprint and the position (u64, little
+    /// endian), then per layer KV (bf16) or GDN state and convolution rows (f32). For this machine's byte order.
+    pub fn snapshot(&self) -> Result<Vec<u8>> {
+        if self.poisoned {
+            return Err(CpuError::Poisoned);
+        }
+        let len = self.snapshot_len(self.position);
+        let mut out = Vec::new();
+        out.try_reserve_exact(len)
+            .map_err(|_| CpuError::OutOfMemory { asked: len, what: "a snapshot of a sequence" })?;
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&self.fingerprint.to_le_bytes());
+        out.extend_from_slice(&(self.position as u64).to_le_bytes());
+        for layer in &self.layers {
+            match layer {
+                LayerState::Attention(kv) => kv.write(self.position, &mut out),
+                LayerState::Gdn(g) => {
+                    out.extend_from_slice(bytemuck::cast_slice(&g.state));
+                    for row in &g.conv {
+                        out.extend_from_slice(bytemuck::cast_slice(row));
+                    }
+                }
+            }
+        }
+        debug_assert_eq!(out.len(), len);
+        Ok(out)
+    }
+
+    /// Replaces the state by a snapshot's. When the snapshot is refused the sequence is left as it was.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<()> {
+        let bad = |what, found: String, expected: String| CpuError::BadSnapshot { what, found, expected };
+        if bytes.len() < HEADER {
+            return Err(bad("its length", format!("{} bytes", bytes.len()), format!("at least {HEADER}")));
+        }
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if &bytes[..8] != MAGIC {
+            let found = String::from_utf8_lossy(&bytes[..8]).escape_debug().to_string();
+            return Err(bad("its format", found, String::from_utf8_lossy(MAGIC).to_string()));
+        }
+        if word(8) != self.fingerprint {
+            let expected = format!("{:016x}", self.fingerprint);
+            return Err(bad("its model", format!("{:016x}", word(8)), expected));
+        }
+        let position = usize::try_from(word(16)).unwrap_or(usize::MAX);
+        if position > self.capacity {
+            let expected = format!("at most {}, the sequence's capacity", self.capacity);
+            return Err(bad("its position", position.to_string(), expected));
+        }
+        let expected = self.snapshot_len(position);
+        if bytes.len() != expected {
+            return Err(bad("its length", format!("{} bytes", bytes.len()), expected.to_string()));
+        }
+        self.grow(position)?;
+        let c = &self.config;
+        let mut rest = &bytes[HEADER..];
+        let mut take = |n: usize| {
+            let (head, tail) = rest.split_at(n);
+            rest = tail;
+            head
+        };
+        for layer in &mut self.layers {
+            match layer {
+                LayerState::Attention(kv) => {
+                    kv.read(
+                        position,
+                        take(KvCache::snapshot_len(c.num_key_value_heads, c.head_dim, position)),
+                    );
+                }
+                LayerState::Gdn(g) => {
+                    for to in std::iter::once(&mut g.state).chain(&mut g.conv) {
+                        let from = take(to.len() * 4);
+                        bytemuck::cast_slice_mut::<f32, u8>(to).copy_from_slice(from);
+                    }
+                }
+            }
+        }
+        self.position = position;
+        self.poisoned = false;
+        Ok(())
+    }
+}
