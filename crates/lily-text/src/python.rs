@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use minijinja::{
-    Error, ErrorKind, Value,
+    Error, ErrorKind, State, Value,
     value::{Kwargs, ValueKind},
 };
 
@@ -85,81 +85,97 @@ impl JsonStyle {
 }
 
 /// `json.dumps(value)` in the given style. Key order is kept; what JSON cannot hold is an error, as in Python.
-pub(crate) fn json_dumps(value: &Value, style: &JsonStyle) -> Result<String, Error> {
-    let mut out = String::new();
-    write_json(value, style, 0, &mut out)?;
-    Ok(out)
+/// Work is charged to the template's fuel: a template can make a small value that is endless when written out.
+pub(crate) fn json_dumps(state: &State, value: &Value, style: &JsonStyle) -> Result<String, Error> {
+    let mut writer = JsonWriter { state, style, out: String::new() };
+    writer.value(value, 0)?;
+    Ok(writer.out)
 }
 
 /// Deeper values are refused instead of overflowing the stack; `serde_json` reads at most 128 levels anyway.
 const MAX_DEPTH: usize = 200;
 
-fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deep"));
-    }
-    match value.kind() {
-        ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => out.push_str(&number(value)?),
-        ValueKind::String => write_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
-            write_group(('[', ']'), items.len(), style, depth, out, |i, out| {
-                write_json(&items[i], style, depth + 1, out)
-            })?;
-        }
-        ValueKind::Map => {
-            let mut pairs = Vec::new();
-            for key in value.try_iter()? {
-                let member = value.get_item(&key)?;
-                pairs.push((json_key(&key)?, member));
-            }
-            if style.sort_keys {
-                pairs.sort_by(|a, b| a.0.cmp(&b.0));
-            }
-            write_group(('{', '}'), pairs.len(), style, depth, out, |i, out| {
-                write_string(&pairs[i].0, style.ensure_ascii, out);
-                out.push_str(&style.key_separator);
-                write_json(&pairs[i].1, style, depth + 1, out)
-            })?;
-        }
-        kind => {
-            let message = format!("Object of type {kind} is not JSON serializable");
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
-        }
-    }
-    Ok(())
+struct JsonWriter<'a, 'env> {
+    state: &'a State<'a, 'env>,
+    style: &'a JsonStyle,
+    out: String,
 }
 
-/// Brackets, separators and line breaks around `count` members.
-fn write_group(
-    brackets: (char, char),
-    count: usize,
-    style: &JsonStyle,
-    depth: usize,
-    out: &mut String,
-    mut member: impl FnMut(usize, &mut String) -> Result<(), Error>,
-) -> Result<(), Error> {
-    out.push(brackets.0);
-    let line_break = |depth: usize, out: &mut String| {
-        if let Some(indent) = &style.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(indent.as_str(), depth));
+impl JsonWriter<'_, '_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_DEPTH {
+            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deep"));
         }
-    };
-    for i in 0..count {
+        self.state.consume_fuel(1)?;
+        match value.kind() {
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.out.push_str(&number(value)?),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
+            ValueKind::Seq | ValueKind::Iterable => {
+                self.out.push('[');
+                let mut count = 0;
+                for item in value.try_iter()? {
+                    self.separate(count, depth);
+                    self.value(&item, depth + 1)?;
+                    count += 1;
+                }
+                self.close(']', count, depth);
+            }
+            ValueKind::Map => {
+                let mut pairs = Vec::new();
+                for key in value.try_iter()? {
+                    self.state.consume_fuel(1)?;
+                    let member = value.get_item(&key)?;
+                    pairs.push((json_key(&key)?, member));
+                }
+                if self.style.sort_keys {
+                    pairs.sort_by(|a, b| a.0.cmp(&b.0));
+                }
+                self.out.push('{');
+                for (i, (key, member)) in pairs.iter().enumerate() {
+                    self.separate(i, depth);
+                    self.string(key)?;
+                    self.out.push_str(&self.style.key_separator);
+                    self.value(member, depth + 1)?;
+                }
+                self.close('}', pairs.len(), depth);
+            }
+            kind => {
+                let message = format!("Object of type {kind} is not JSON serializable");
+                return Err(Error::new(ErrorKind::InvalidOperation, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands before member `i` of a list or object at `depth`.
+    fn separate(&mut self, i: usize, depth: usize) {
         if i > 0 {
-            out.push_str(&style.item_separator);
+            self.out.push_str(&self.style.item_separator);
         }
-        line_break(depth + 1, out);
-        member(i, out)?;
+        self.line_break(depth + 1);
     }
-    if count > 0 {
-        line_break(depth, out);
+
+    fn close(&mut self, bracket: char, count: usize, depth: usize) {
+        if count > 0 {
+            self.line_break(depth);
+        }
+        self.out.push(bracket);
     }
-    out.push(brackets.1);
-    Ok(())
+
+    fn line_break(&mut self, depth: usize) {
+        if let Some(indent) = &self.style.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(indent.as_str(), depth));
+        }
+    }
+
+    fn string(&mut self, text: &str) -> Result<(), Error> {
+        self.state.consume_fuel(text.len() as u64 / 64)?;
+        write_string(text, self.style.ensure_ascii, &mut self.out);
+        Ok(())
+    }
 }
 
 /// Integers in full, floats by `repr`; the names Python's `json` gives to values JSON has no words for.

@@ -1,7 +1,11 @@
 //! The checkpoint's chat template (Jinja2), rendered as Python's `transformers` renders it.
 //!
 //! `minijinja` with Python's methods on strings and maps, `trim_blocks` and `lstrip_blocks`, Python's `tojson`, `trim`
-//! and `items`, and `raise_exception`. A template is a file from a stranger: its work, depth and output are bounded.
+//! and `items`, and `raise_exception`.
+//!
+//! A template is a file from a stranger, so its instructions, the text it makes and its recursion are bounded. What the
+//! engine does not count is printing or adding up lists that contain each other many times over: a template made for
+//! it can still take long. Requests cannot bring templates, so only the owner of a checkpoint is concerned.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,10 +21,10 @@ use crate::{
     python::{JsonStyle, is_space, json_dumps},
 };
 
-/// Work one rendering may do, in `minijinja`'s units (an instruction, or 64 bytes of a new string).
-/// A chat of 4,000 messages with tool calls needs about a hundredth of it.
-const FUEL: u64 = 200_000_000;
-/// Macro calls and includes inside each other.
+/// Work one rendering may do, in `minijinja`'s units (an instruction, or 64 bytes of a new string): less than a second
+/// and 640 MB of strings. A chat of 4,000 messages (2 MB) needs about a sixth of it.
+const FUEL: u64 = 10_000_000;
+/// Macro calls inside each other.
 const RECURSION_LIMIT: usize = 100;
 /// Name of the one template in its environment.
 const NAME: &str = "chat_template";
@@ -145,18 +149,25 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 }
 
 /// `value|tojson`, with `json.dumps`'s keyword arguments; a first positional argument is the indent.
-fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+fn tojson(state: &State, value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let kwargs = match indent {
         Some(indent) => Kwargs::from_iter([("indent", indent)]),
         None => kwargs,
     };
-    Ok(Value::from(json_dumps(value, &JsonStyle::from_kwargs(&kwargs)?)?))
+    Ok(Value::from(json_dumps(state, value, &JsonStyle::from_kwargs(&kwargs)?)?))
 }
 
 /// `value|trim`: Python's `str.strip`, of white space or of the given characters.
-fn trim(value: &Value, chars: Option<&str>) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
-    strip(&text, chars, true, true).to_string()
+fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    match (value.as_str(), value.kind()) {
+        (Some(text), _) => Ok(strip(text, chars, true, true).to_string()),
+        (None, ValueKind::Undefined | ValueKind::None | ValueKind::Bool | ValueKind::Number) => {
+            Ok(strip(&value.to_string(), chars, true, true).to_string())
+        }
+        (None, kind) => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("trim: found a {kind}, expected text")))
+        }
+    }
 }
 
 /// `value|items`: (key, value) pairs of a mapping; nothing of an undefined value; an error in Jinja2's words for all

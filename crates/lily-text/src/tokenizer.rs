@@ -5,7 +5,7 @@
 //! segment's ids depend on its neighbours, a segment seen before is answered from a cache. Decoding needs only the
 //! bytes of each id and is done here.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, panic::catch_unwind};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde::Deserialize;
@@ -17,6 +17,8 @@ use crate::{
     vocab::{TokenKind, VocabTable},
 };
 
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// Memory for the ids of segments seen before.
 const CACHE_BYTES: usize = 32 << 20;
 
@@ -31,6 +33,8 @@ const MARKUP_TOKENS: [&str; 6] =
 pub struct Tokenizer {
     /// The BPE pipeline without any added token.
     ordinary: tokenizers::Tokenizer,
+    /// The whole pipeline, when an added token is not simply its literal text (see [`AddedToken::is_literal`]).
+    whole: Option<tokenizers::Tokenizer>,
     /// Finds added tokens; pattern `i` has id `added_ids[i]`. `None`: there are none.
     added: Option<AhoCorasick>,
     added_ids: Vec<u32>,
@@ -79,15 +83,15 @@ impl Tokenizer {
         tokenizer_json: &[u8],
         tokenizer_config_json: Option<&[u8]>,
     ) -> Result<Self, TextError> {
-        let file = |reason: String| TextError::File { file: "tokenizer.json", reason };
-        let mut ordinary = tokenizers::Tokenizer::from_bytes(tokenizer_json)
-            .map_err(|e| file(format!("not a tokenizer of the `tokenizers` library: {e}")))?;
-        check_pipeline(&ordinary)?;
+        let file = |reason: String| TextError::File { file: TOKENIZER, reason };
+        let mut ordinary = read_pipeline(tokenizer_json)?;
         let added = added_tokens(tokenizer_json, tokenizer_config_json)?;
-
+        let whole = if added.iter().all(AddedToken::is_literal) {
+            None
+        } else {
+            Some(with_added_tokens(ordinary.clone(), &added)?)
+        };
         ordinary.with_added_vocabulary(AddedVocabulary::new());
-        ordinary.with_padding(None);
-        ordinary.with_truncation(None).map_err(|e| file(e.to_string()))?;
 
         let vocab = ordinary.get_vocab(false);
         for token in &added {
@@ -111,6 +115,7 @@ impl Tokenizer {
         };
         Ok(Self {
             ordinary,
+            whole,
             added: searcher,
             added_ids: added.iter().map(|t| t.id).collect(),
             added_by_text: added.iter().map(|t| (t.content.clone(), t.id)).collect(),
@@ -121,6 +126,9 @@ impl Tokenizer {
 
     /// Ids of a rendered prompt: text of added tokens (`<|im_start|>`, `<think>`, ...) becomes their ids.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        if let Some(whole) = &self.whole {
+            return Ok(encode_with(whole, text)?.get_ids().to_vec());
+        }
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut start = 0;
         if let Some(added) = &self.added {
@@ -150,10 +158,7 @@ impl Tokenizer {
             ids.extend_from_slice(&known);
             return Ok(());
         }
-        let encoding = self
-            .ordinary
-            .encode_fast(segment, false)
-            .map_err(|e| TextError::Encode { bytes: segment.len(), reason: e.to_string() })?;
+        let encoding = encode_with(&self.ordinary, segment)?;
         ids.extend_from_slice(encoding.get_ids());
         self.cache.put(segment, encoding.get_ids());
         Ok(())
@@ -209,20 +214,71 @@ impl AddedToken {
             TokenKind::Markup
         }
     }
+
+    /// Whether the token is matched as it stands, anywhere in the text. All of Qwen's are; tokens added later by
+    /// `transformers` may be matched in the normalised text, at word borders, or with the blanks around them.
+    fn is_literal(&self) -> bool {
+        !(self.normalized || self.lstrip || self.rstrip || self.single_word)
+    }
 }
 
-/// Only byte-level BPE can be decoded by bytes; every Qwen tokenizer is that.
-fn check_pipeline(tokenizer: &tokenizers::Tokenizer) -> Result<(), TextError> {
-    let file = |reason: &str| TextError::File { file: "tokenizer.json", reason: reason.to_string() };
-    if !matches!(tokenizer.get_model(), ModelWrapper::BPE(_)) {
-        return Err(file("`model.type` is not \"BPE\"; only byte-level BPE tokenizers are supported"));
+/// Reads `tokenizer.json`. Only byte-level BPE can be decoded by bytes; every Qwen tokenizer is that.
+fn read_pipeline(tokenizer_json: &[u8]) -> Result<tokenizers::Tokenizer, TextError> {
+    let file = |reason: String| TextError::File { file: TOKENIZER, reason };
+    // The library panics on some files it does not expect.
+    let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))
+        .map_err(|_| file("not a tokenizer of the `tokenizers` library: reading it failed".to_string()))?;
+    let mut tokenizer =
+        read.map_err(|e| file(format!("not a tokenizer of the `tokenizers` library: {e}")))?;
+    let found = match (tokenizer.get_model(), tokenizer.get_decoder()) {
+        (ModelWrapper::BPE(_), Some(DecoderWrapper::ByteLevel(_))) => None,
+        (ModelWrapper::BPE(_), _) => Some("`decoder.type` is not \"ByteLevel\""),
+        _ => Some("`model.type` is not \"BPE\""),
+    };
+    if let Some(found) = found {
+        return Err(file(format!("{found}; only byte-level BPE tokenizers are supported")));
     }
-    if !matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
-        return Err(file(
-            "`decoder.type` is not \"ByteLevel\"; only byte-level BPE tokenizers are supported",
-        ));
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|e| file(e.to_string()))?;
+    Ok(tokenizer)
+}
+
+/// The pipeline with all added tokens, each at the id the files give it.
+fn with_added_tokens(
+    mut tokenizer: tokenizers::Tokenizer,
+    added: &[AddedToken],
+) -> Result<tokenizers::Tokenizer, TextError> {
+    let bad = |reason: String| TextError::File { file: TOKENIZER, reason };
+    let missing: Vec<_> = added
+        .iter()
+        .filter(|t| tokenizer.token_to_id(&t.content) != Some(t.id))
+        .map(|t| {
+            tokenizers::AddedToken::from(t.content.clone(), t.special)
+                .normalized(t.normalized)
+                .lstrip(t.lstrip)
+                .rstrip(t.rstrip)
+                .single_word(t.single_word)
+        })
+        .collect();
+    tokenizer.add_tokens(missing).map_err(|e| bad(e.to_string()))?;
+    for token in added {
+        let given = tokenizer.token_to_id(&token.content);
+        if given != Some(token.id) {
+            let reason = format!(
+                "added token {:?} has id {}, but counting on from the vocabulary its id is {given:?}",
+                token.content, token.id
+            );
+            return Err(bad(reason));
+        }
     }
-    Ok(())
+    Ok(tokenizer)
+}
+
+/// Ids of a text by the library.
+fn encode_with(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<tokenizers::Encoding, TextError> {
+    tokenizer
+        .encode_fast(text, false)
+        .map_err(|e| TextError::Encode { bytes: text.len(), reason: e.to_string() })
 }
 
 /// The added tokens of both files, in order of id.
@@ -231,18 +287,15 @@ fn added_tokens(
     tokenizer_config_json: Option<&[u8]>,
 ) -> Result<Vec<AddedToken>, TextError> {
     let bad = |file: &'static str, reason: String| TextError::File { file, reason };
-    let json: TokenizerJson = serde_json::from_slice(tokenizer_json)
-        .map_err(|e| bad("tokenizer.json", format!("`added_tokens`: {e}")))?;
+    let json: TokenizerJson =
+        serde_json::from_slice(tokenizer_json).map_err(|e| bad(TOKENIZER, format!("`added_tokens`: {e}")))?;
     let mut tokens = json.added_tokens;
     if let Some(config) = tokenizer_config_json {
         let config: TokenizerConfigJson = serde_json::from_slice(config)
-            .map_err(|e| bad("tokenizer_config.json", format!("`added_tokens_decoder`: {e}")))?;
+            .map_err(|e| bad(TOKENIZER_CONFIG, format!("`added_tokens_decoder`: {e}")))?;
         for (id, mut token) in config.added_tokens_decoder {
             token.id = id.parse().map_err(|_| {
-                bad(
-                    "tokenizer_config.json",
-                    format!("`added_tokens_decoder` has the key {id:?}; expected an id"),
-                )
+                bad(TOKENIZER_CONFIG, format!("`added_tokens_decoder` has the key {id:?}; expected an id"))
             })?;
             // The flags of tokenizer.json win where both files know the token.
             if !tokens.iter().any(|t| t.id == token.id && t.content == token.content) {
@@ -257,23 +310,16 @@ fn added_tokens(
         if pair[0].id == pair[1].id {
             let (a, b) = (&pair[0].content, &pair[1].content);
             let reason = format!("id {} is given to two added tokens, {a:?} and {b:?}", pair[0].id);
-            return Err(bad("tokenizer.json", reason));
+            return Err(bad(TOKENIZER, reason));
         }
     }
     for token in &tokens {
         let (id, text) = (token.id, token.content.as_str());
         if text.is_empty() {
-            return Err(bad("tokenizer.json", format!("the added token with id {id} has no text")));
-        }
-        if token.normalized || token.lstrip || token.rstrip || token.single_word {
-            let reason = format!(
-                "added token {text:?} has one of `normalized`, `lstrip`, `rstrip`, `single_word` set; only tokens \
-                 matched literally are supported"
-            );
-            return Err(bad("tokenizer.json", reason));
+            return Err(bad(TOKENIZER, format!("the added token with id {id} has no text")));
         }
         if let Some(other) = texts.insert(text, id) {
-            return Err(bad("tokenizer.json", format!("added token {text:?} has two ids, {other} and {id}")));
+            return Err(bad(TOKENIZER, format!("added token {text:?} has two ids, {other} and {id}")));
         }
     }
     Ok(tokens)

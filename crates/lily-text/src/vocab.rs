@@ -31,7 +31,8 @@ pub(crate) struct VocabTable {
 }
 
 impl VocabTable {
-    /// `vocab`: byte-level token strings of the BPE model; `added`: (id, text, kind), which win over `vocab`.
+    /// `vocab`: byte-level token strings of the BPE model; `added`: (id, text, kind). An added token may be in `vocab`
+    /// too, with the same id.
     pub(crate) fn new(
         vocab: &HashMap<String, u32>,
         added: &[(u32, &str, TokenKind)],
@@ -49,6 +50,12 @@ impl VocabTable {
             let index = id as usize;
             if by_id.len() <= index {
                 by_id.resize(index + 1, None);
+            }
+            if let Some((other, _)) = by_id[index].filter(|&(other, _)| other != token) {
+                return Err(TextError::File {
+                    file: "tokenizer.json",
+                    reason: format!("id {id} is given to two tokens, {other:?} and {token:?}"),
+                });
             }
             by_id[index] = Some((token, kind));
         }
@@ -144,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn added_tokens_win_and_gaps_stay_absent() {
-        let vocab = HashMap::from([("Ġa".to_string(), 0), ("Ã".to_string(), 1), ("語".to_string(), 4)]);
+    fn added_tokens_keep_their_text_and_gaps_stay_absent() {
+        let vocab = HashMap::from([("Ġa".to_string(), 0), ("<x>".to_string(), 1), ("語".to_string(), 4)]);
         let table = VocabTable::new(&vocab, &[(1, "<x>", TokenKind::Control)]).unwrap();
         assert_eq!(table.len(), 5);
         assert_eq!(table.bytes(0), Some(&b" a"[..]));
@@ -154,6 +161,13 @@ mod tests {
         assert_eq!(table.bytes(4), Some("語".as_bytes()));
         assert_eq!(table.bytes(5), None);
         assert_eq!(table.kind(1), TokenKind::Control);
+    }
+
+    #[test]
+    fn an_id_has_one_token() {
+        let vocab = HashMap::from([("a".to_string(), 0)]);
+        let error = VocabTable::new(&vocab, &[(0, "<x>", TokenKind::Control)]).unwrap_err().to_string();
+        assert_eq!(error, "tokenizer.json: id 0 is given to two tokens, \"a\" and \"<x>\"");
     }
 
     #[test]
