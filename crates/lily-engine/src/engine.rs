@@ -61,7 +61,7 @@ impl EngineOptions {
             self.context_limit = config.max_position_embeddings;
         }
         self.prefill_chunk = self.prefill_chunk.clamp(1, max_chunk.max(1));
-        self.valid_vocab = self.valid_vocab.map(|v| v.min(config.vocab_size));
+        self.valid_vocab = self.valid_vocab.map(|v| v.clamp(1, config.vocab_size.max(1)));
         self
     }
 }
