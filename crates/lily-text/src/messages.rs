@@ -2,7 +2,7 @@
 //!
 //! Chat templates expect one system message, at the beginning, and tool arguments as objects; clients send
 //! `developer` messages, several system messages, and arguments as JSON text. [`normalize_messages`] bridges that and
-//! refuses what is not a chat message, naming the field. [`place_system_turns`] and [`restore_system_turns`] render
+//! refuses what is not a chat message, naming the field. `place_system_turns` and `restore_system_turns` render
 //! system messages that come later in the chat in their place, with templates that would refuse them.
 
 use serde_json::{Map, Value, json};
