@@ -1,4 +1,4 @@
-//! Who may talk to the server: checks of `Host`, `Origin` and the API key, before any handler.
+//! Who may talk to the server: checks of header size, `Host`, `Origin` and the API key, before any handler.
 //!
 //! A web page can make a browser send requests to a server on the loopback interface, either directly (then the
 //! `Origin` is the page's) or after rebinding its own name to 127.0.0.1 (then the `Host` is the page's). Neither is
@@ -19,6 +19,9 @@ use crate::{app::App, error::ApiError, serve::HEADER_BYTES};
 
 /// The middleware.
 pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
+    if let Err(error) = check_size(request.headers()) {
+        return error.into_response();
+    }
     let host =
         match check_host(request.version(), request.uri(), request.headers(), &app.config.allowed_hosts) {
             Ok(host) => host,

@@ -14,6 +14,7 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -29,6 +30,9 @@ pub(crate) const HEADER_BYTES: usize = 64 * 1024;
 const HEADER_COUNT: usize = 100;
 /// Most connections at a time; further ones wait to be accepted.
 const CONNECTIONS: usize = 1024;
+/// A peer that is silent for so long is asked whether it is still there, and one that leaves data unacknowledged for
+/// so long is given up: its generation is then cancelled.
+const DEAD_PEER: Duration = Duration::from_secs(30);
 /// Pause after the system refuses a connection, for example because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -163,9 +167,8 @@ async fn accept(
     let permit = connections.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Each token is a small write that must not wait for the next.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
+            if let Err(error) = set_options(&stream) {
+                tracing::debug!(%error, "socket options");
             }
             Some((stream, permit))
         }
@@ -175,4 +178,14 @@ async fn accept(
             None
         }
     }
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    // Each token is a small write that must not wait for the next.
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(DEAD_PEER))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(DEAD_PEER))?;
+    Ok(())
 }

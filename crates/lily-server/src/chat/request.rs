@@ -459,3 +459,128 @@ fn merge(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn context() -> RequestContext {
+        let sampling = SamplingParams { temperature: 0.7, top_k: 20, ..SamplingParams::default() };
+        RequestContext { sampling, vocab: 100, thinking: Some(false), models: vec!["m".into()] }
+    }
+
+    fn with(fields: Value) -> Result<ChatJob, ApiError> {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        parse(body.to_string().as_bytes(), &context())
+    }
+
+    #[test]
+    fn defaults_are_the_checkpoints() {
+        let job = with(json!({})).unwrap();
+        assert_eq!((job.options.sampling.temperature, job.options.sampling.top_k), (0.7, 20));
+        assert_eq!(job.render.kwargs["enable_thinking"], false);
+        let job = with(json!({"temperature": 0, "top_k": -1, "seed": -3})).unwrap();
+        assert_eq!((job.options.sampling.temperature, job.options.sampling.top_k), (0.0, 0));
+        assert_eq!(job.options.sampling.seed, (-3i64).cast_unsigned());
+    }
+
+    #[test]
+    fn template_keywords_pass_through() {
+        let kwargs = json!({"preserve_thinking": true, "add_vision_id": 1});
+        let job = with(json!({"chat_template_kwargs": kwargs, "reasoning_effort": "high"})).unwrap();
+        let expected = json!({"preserve_thinking": true, "add_vision_id": 1, "enable_thinking": true, "add_generation_prompt": true});
+        assert_eq!(Value::Object(job.render.kwargs), expected);
+    }
+
+    #[test]
+    fn messages_keep_only_what_the_template_sees() {
+        let sent = json!([
+            {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}], "name": "ann"},
+            {"role": "assistant", "content": null, "refusal": null, "annotations": [], "audio": null,
+             "reasoning": "hm", "tool_calls": [
+                {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "b"},
+        ]);
+        let job = with(json!({"messages": sent})).unwrap();
+        let first = json!({"role": "user", "content": [{"type": "text", "text": "a"}]});
+        assert_eq!(job.render.messages[0], first);
+        assert_eq!(job.render.messages[1]["content"], "");
+        assert_eq!(job.render.messages[1]["reasoning_content"], "hm");
+        assert!(job.render.messages[1].get("refusal").is_none());
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-z_{}<>]{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            let key = prop_oneof!["[a-z]{1,6}", prop::sample::select(NAMES).prop_map(String::from)];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key, inner), 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    const NAMES: &[&str] = &[
+        "role",
+        "content",
+        "type",
+        "text",
+        "function",
+        "name",
+        "arguments",
+        "parameters",
+        "tool_calls",
+        "properties",
+        "include_usage",
+        "strict",
+    ];
+    const FIELDS: &[&str] = &[
+        "model",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "logit_bias",
+        "seed",
+        "stop",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "stream",
+        "stream_options",
+        "chat_template_kwargs",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "reasoning_effort",
+        "user",
+        "store",
+        "modalities",
+    ];
+
+    proptest! {
+        #[test]
+        fn no_body_panics(
+            fields in prop::collection::vec((prop::sample::select(FIELDS), any_json()), 0..6),
+            bytes in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+            if let Err(error) = with(Value::Object(fields)) {
+                prop_assert!(error.status.is_client_error() && !error.message.is_empty());
+            }
+            prop_assert!(parse(&bytes, &context()).is_err());
+        }
+    }
+}

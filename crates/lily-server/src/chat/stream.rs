@@ -170,3 +170,60 @@ impl IntoResponse for ChatStream {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, pin::pin, sync::Arc};
+
+    use lily_engine::{BackendError, CancelFlag, EngineError, Stats};
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::*;
+    use crate::generate::Finish;
+
+    /// The events of a stream that is given `updates`, as text, and the flag that its end sets.
+    async fn events(updates: Vec<Update>) -> (String, CancelFlag) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        updates.into_iter().for_each(|u| sender.send(u).unwrap());
+        drop(sender);
+        let cancel = CancelFlag::new();
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let guards = (CancelOnDrop(cancel.clone()), permit);
+        let mut stream = pin!(ChatStream::new(receiver, "m", false, false, guards));
+        let mut text = String::new();
+        while let Some(Ok(event)) = poll_fn(|c| stream.as_mut().poll_next(c)).await {
+            text += &format!("{event:?}\n");
+        }
+        (text, cancel)
+    }
+
+    fn said(text: &str) -> Update {
+        Update::Output(Output { deltas: vec![Delta::Content(text.into())], ..Output::default() })
+    }
+
+    #[tokio::test]
+    async fn an_error_in_the_middle_is_an_event_and_the_end() {
+        let failed = EngineError::Backend(BackendError::NonFinite { position: 7 });
+        let (text, cancel) = events(vec![said("a"), Update::Failed(failed), said("never")]).await;
+        assert!(text.contains("assistant") && text.contains("event: error"), "{text}");
+        assert!(text.contains("non-finite value at position 7") && text.contains("server_error"), "{text}");
+        assert!(!text.contains("never") && !text.contains("DONE"), "{text}");
+        assert!(cancel.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_away_is_an_error_too() {
+        let (text, _) = events(vec![said("a")]).await;
+        assert!(text.contains("event: error") && text.contains("shutting_down"), "{text}");
+        let cancelled = Outcome { finish: Finish::Cancelled, stats: Stats::default(), reasoning_tokens: 0 };
+        let (text, _) = events(vec![Update::Finished(cancelled)]).await;
+        assert!(text.contains("event: error") && !text.contains("DONE"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_good_end_has_a_reason_and_is_marked() {
+        let outcome = Outcome { finish: Finish::Length, stats: Stats::default(), reasoning_tokens: 0 };
+        let (text, _) = events(vec![said("a"), Update::Finished(outcome)]).await;
+        assert!(text.contains("length") && text.contains("[DONE]") && text.contains("timings"), "{text}");
+    }
+}
