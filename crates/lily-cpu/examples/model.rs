@@ -1,0 +1,145 @@
+//! Speed of the whole model with random weights of the real shapes, against this machine's read bandwidth, which is
+//! measured before and after each figure.
+//!
+//! `cargo run --release -p lily-cpu --example model -- LAYERS [decode|prefill|all] [CONTEXT...]`
+
+use std::{sync::Arc, time::Instant};
+
+use lily_cpu::{CpuModel, CpuOptions, LogitsWanted, pool::Pool};
+use lily_model::{LayerType, ModelConfig, synthetic::synthetic_weights};
+
+fn floor(pool: &mut Pool, data: &[u64]) -> f64 {
+    let mut states = vec![0u64; pool.threads()];
+    let mut pieces: Vec<&[u64]> = data.chunks(1 << 17).collect();
+    let mut best = 0.0f64;
+    for _ in 0..2 {
+        let start = Instant::now();
+        pool.run_items(
+            &mut states,
+            &mut pieces,
+            |_| {},
+            |sum, _, piece| {
+                let mut acc = [0u64; 8];
+                for line in piece.chunks_exact(8) {
+                    for (a, x) in acc.iter_mut().zip(line) {
+                        *a = a.wrapping_add(*x);
+                    }
+                }
+                *sum = sum.wrapping_add(acc.iter().fold(0, |a, b| a ^ b));
+            },
+        )
+        .unwrap();
+        best = best.max(data.len() as f64 * 8.0 / start.elapsed().as_secs_f64());
+    }
+    std::hint::black_box(states);
+    best
+}
+
+fn token(i: usize, vocab: usize) -> u32 {
+    ((i as u64 * 2_654_435_761) % (1 << 32) % vocab as u64) as u32
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let layers: usize = args.next().map_or(4, |a| a.parse().expect("a number of layers"));
+    let what = args.next().unwrap_or("all".into());
+    let contexts: Vec<usize> = args.map(|a| a.parse().expect("a context length")).collect();
+    let contexts = if contexts.is_empty() { vec![256] } else { contexts };
+    let config = ModelConfig::qwen3_6_35b_a3b(layers);
+    let start = Instant::now();
+    let weights = Arc::new(synthetic_weights(&config, 1));
+    let mut model = CpuModel::new(weights, CpuOptions::default()).unwrap();
+    println!(
+        "{layers} layers, {} threads, {}, made in {:.1} s, scratch {:.0} MB",
+        model.threads(),
+        model.isa().name(),
+        start.elapsed().as_secs_f64(),
+        model.scratch_bytes() as f64 / 1e6
+    );
+    // Weights that one token reads, GDN state read and written.
+    let attention = config.count(LayerType::FullAttention) as f64;
+    let gdn = config.count(LayerType::LinearAttention) as f64;
+    let (h, w) = (config.hidden_size as f64, 0.5625);
+    let q = (config.num_attention_heads * config.head_dim) as f64;
+    let kv = (config.num_key_value_heads * config.head_dim) as f64;
+    let moe = 3.0
+        * h
+        * w
+        * (config.num_experts_per_tok * config.moe_intermediate_size + config.shared_expert_intermediate_size)
+            as f64
+        + (config.num_experts + 1) as f64 * h * 1.0625;
+    let attention_bytes = (3.0 * q + 2.0 * kv) * h * w;
+    let channels = config.conv_channels() as f64;
+    let vw = config.gdn_value_width() as f64;
+    let gdn_bytes = (channels + 2.0 * vw + 2.0 * config.linear_num_value_heads as f64) * h * w
+        + 2.0 * vw * config.linear_key_head_dim as f64 * 4.0;
+    let head = config.vocab_size as f64 * h * w;
+    let bytes = head + attention * attention_bytes + gdn * gdn_bytes + layers as f64 * moe;
+    println!("a token reads {:.3} GB without KV", bytes / 1e9);
+    let data = vec![1u64; 1 << 27];
+    let mut pool = Pool::new(model.threads()).unwrap();
+
+    if what != "decode" {
+        for n in [512usize, 4096] {
+            let tokens: Vec<u32> = (0..n).map(|i| token(i, config.vocab_size)).collect();
+            for _ in 0..if n == 512 { 3 } else { 1 } {
+                let mut seq = model.new_sequence(n).unwrap();
+                let mut out = Vec::new();
+                let start = Instant::now();
+                for (i, chunk) in tokens.chunks(model.max_chunk()).enumerate() {
+                    let last = (i + 1) * model.max_chunk() >= n;
+                    let wanted = if last { LogitsWanted::Last } else { LogitsWanted::None };
+                    model.prefill(&mut seq, chunk, wanted, &mut out).unwrap();
+                }
+                let time = start.elapsed().as_secs_f64();
+                // Multiply-adds of the weights a token meets, without the head.
+                let macs =
+                    (bytes - head - gdn * 2.0 * vw * 128.0 * 4.0 - 257.0 * h * 1.0625 * layers as f64) / w;
+                println!(
+                    "prefill {n}: {:.1} tok/s, {:.0} GFLOP/s in projections",
+                    n as f64 / time,
+                    2.0 * macs * n as f64 / time / 1e9
+                );
+            }
+        }
+    }
+    if what != "prefill" {
+        for &n in &contexts {
+            let mut seq = model.new_sequence(n + 4096).unwrap();
+            let mut out = Vec::new();
+            let tokens: Vec<u32> = (0..n).map(|i| token(i, config.vocab_size)).collect();
+            for chunk in tokens.chunks(model.max_chunk()) {
+                model.prefill(&mut seq, chunk, LogitsWanted::None, &mut out).unwrap();
+            }
+            for round in 0..5 {
+                let before = floor(&mut pool, &data);
+                let steps = 32;
+                let mut times = Vec::new();
+                for i in 0..steps {
+                    let start = Instant::now();
+                    let id = token(n + round * steps + i, config.vocab_size);
+                    model.decode(&mut [(&mut seq, id)], &mut out).unwrap();
+                    times.push(start.elapsed().as_secs_f64());
+                }
+                let after = floor(&mut pool, &data);
+                let mean = times.iter().sum::<f64>() / steps as f64;
+                times.sort_by(f64::total_cmp);
+                let median = times[steps / 2];
+                let all = bytes + (n * config.kv_bytes_per_token(2)) as f64;
+                let gbs = |t: f64| all / t / 1e9;
+                println!(
+                    "decode at {n}: mean {:.2} tok/s ({:.1} GB/s), median {:.2} ({:.1}), best {:.2} ({:.1}); floor {:.1} and {:.1} GB/s: median is {:.0} %",
+                    1.0 / mean,
+                    gbs(mean),
+                    1.0 / median,
+                    gbs(median),
+                    1.0 / times[0],
+                    gbs(times[0]),
+                    before / 1e9,
+                    after / 1e9,
+                    200.0 * gbs(median) * 1e9 / (before + after)
+                );
+            }
+        }
+    }
+}
