@@ -1,0 +1,63 @@
+//! Translates a kernel source for looking at or for another compiler:
+//!
+//! ```text
+//! cargo run -p lily-msl --example translate -- soft|cuda|metal|manifest|lint FILE.metal > out
+//! ```
+//!
+//! Quoted includes are read from the file's directory. Findings go to standard error; the exit status is 1 then.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use lily_msl::emit::CudaOptions;
+use lily_msl::{ParseOptions, Sources, Unit};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [form, path] = args.as_slice() else {
+        eprintln!("usage: translate soft|cuda|metal|manifest|lint FILE.metal");
+        return ExitCode::from(2);
+    };
+    match translate(form, Path::new(path)) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn translate(form: &str, path: &Path) -> Result<String, String> {
+    let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut sources = Sources::new();
+    let entries = std::fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if (name.ends_with(".h") || name.ends_with(".metal"))
+            && let Ok(text) = std::fs::read_to_string(entry.path())
+        {
+            sources.add(name, text);
+        }
+    }
+    let root = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    if form == "metal" {
+        return sources.flatten(&root).map_err(|e| e.to_string());
+    }
+    let unit = Unit::parse(&sources, &root, &ParseOptions::default()).map_err(|e| e.to_string())?;
+    match form {
+        "soft" => Ok(unit.soft_source().cpp),
+        "cuda" => unit.cuda_source(&CudaOptions::default()).map_err(|e| e.to_string()),
+        "manifest" => {
+            let m = unit.manifest().map_err(|e| e.to_string())?;
+            serde_json::to_string_pretty(&m).map_err(|e| e.to_string())
+        }
+        "lint" => unit
+            .lint()
+            .map(|()| format!("{root}: {} kernels, no findings", unit.kernels.len()))
+            .map_err(|e| e.to_string()),
+        _ => Err(format!("unknown form {form:?}; use soft, cuda, metal, manifest or lint")),
+    }
+}
