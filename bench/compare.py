@@ -144,7 +144,7 @@ def summarise(samples: Samples, work: Work) -> list[dict]:
             row = {"kind": kind, "tokens": size, "engine": engine, "tok_s": spread(rates), "samples": rates}
             ours = samples.get("lily", {}).get((kind, size))
             if engine != "lily" and ours:
-                row["lily_ratio"] = spread([a / b for a, b in zip(ours, rates)])
+                row["lily_ratio"] = spread([a / b for a, b in zip(ours, rates, strict=True)])
             rows.append(row)
     return rows
 

@@ -115,8 +115,8 @@ def markdown(report: dict) -> str:
     lines = [
         f"# Quality on {report['model']}",
         "",
-        f"{report['positions']} positions in {report['sequences']} sequences ({report['tokens']}); reference: Lily's f32 "
-        f"reference, perplexity {report['reference_perplexity']:.5f}.",
+        f"{report['positions']} positions in {report['sequences']} sequences ({report['tokens']}); reference: Lily's "
+        f"f32 reference, perplexity {report['reference_perplexity']:.5f}.",
         "",
         "| engine | mean KL | p99 KL | max KL | top-1 | perplexity change | max logit difference |",
         "|---|---|---|---|---|---|---|",

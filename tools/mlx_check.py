@@ -26,7 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 from peers.lily_run import LilyBinary, held_out, take  # noqa: E402
 from peers.mlx_run import open_model, sequence_logits  # noqa: E402
 
-QUESTIONS = ["define heron", "a synonym for quick", "what kind of thing is a violin?", "use frugal in a sentence", "hello"]
+QUESTIONS = [
+    "define heron",
+    "a synonym for quick",
+    "what kind of thing is a violin?",
+    "use frugal in a sentence",
+    "hello",
+]
 
 
 def compare_logits(lily: LilyBinary, model: Path, sequences: list[list[int]], bar: float) -> bool:

@@ -64,7 +64,7 @@ def same_answers(lily: LilyBinary, lib: Path, gguf: Path, model: Path, count: in
         command += ["--count", str(count), "--stop", *map(str, stops)]
         answers = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)["ids"]
     equal = 0
-    for question, prompt, theirs in zip(QUESTIONS, prompts, answers):
+    for question, prompt, theirs in zip(QUESTIONS, prompts, answers, strict=True):
         ours = [int(i) for i in lily.logits(prompt, "reference", decode=count)["decode_ids"]][: len(theirs)]
         equal += ours == theirs
         if ours != theirs:

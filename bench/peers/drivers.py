@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -147,8 +148,9 @@ def cache_suspicions(engine: str, samples: dict[Case, list[float]], reports: lis
     for case, rates in samples.items():
         if case[0] == "prefill" and len(rates) > 1 and max(rates) > 4 * min(rates):
             found.append(f"{engine}: prompt of {case[1]} tokens ran at {min(rates):.1f} to {max(rates):.1f} tok/s")
-    prompts = sorted((case[1], sorted(rates)[len(rates) // 2]) for case, rates in samples.items() if case[0] == "prefill")
-    for (short, slow), (long, fast) in zip(prompts, prompts[1:]):
+    prefill = [(size, rates) for (kind, size), rates in samples.items() if kind == "prefill"]
+    prompts = sorted((size, statistics.median(rates)) for size, rates in prefill)
+    for (short, slow), (long, fast) in zip(prompts, prompts[1:], strict=False):
         if fast > 4 * slow:
             found.append(f"{engine}: {long} tokens at {fast:.1f} tok/s, {short} tokens at {slow:.1f}")
     return found

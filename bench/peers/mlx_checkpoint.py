@@ -43,10 +43,10 @@ class Quantised:
         biases = np.repeat(self.biases, self.group, axis=-1)
         return scales * self.codes.astype(np.float32) + biases
 
-    def rows(self, order: np.ndarray) -> "Quantised":
+    def rows(self, order: np.ndarray) -> Quantised:
         return Quantised(self.codes[order], self.scales[order], self.biases[order], self.group, self.bits)
 
-    def column_blocks(self, order: np.ndarray, width: int) -> "Quantised":
+    def column_blocks(self, order: np.ndarray, width: int) -> Quantised:
         """Permutes the input dimension by blocks of `width` columns (a multiple of the group)."""
         if width % self.group:
             raise ValueError(f"a block of {width} columns cuts a quantisation group of {self.group}")

@@ -174,8 +174,9 @@ def write_model(s: Shape, out: Path, seed: int) -> None:
     header: dict = {"__metadata__": {"format": "mlx"}}
     offset = 0
     for e in plan:
-        header[PREFIX + e.name] = {"dtype": e.dtype, "shape": list(e.shape), "data_offsets": [offset, offset + e.nbytes]}
-        offset += e.nbytes
+        end = offset + e.nbytes
+        header[PREFIX + e.name] = {"dtype": e.dtype, "shape": list(e.shape), "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng = np.random.default_rng(seed)
