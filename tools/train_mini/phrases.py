@@ -234,7 +234,7 @@ def _put(s, r, word, kind, is_noun):
     w = word
     if x < .05 or (s.startswith(W) and x < .4):
         w = word.capitalize()
-    elif x < .075:
+    elif x < .08 or (s.rstrip('?.! ') == W and x < .65):
         w = word.upper()
     plural = inflections(word, 'noun')[0] if is_noun else word
     if kind is not None:
@@ -276,6 +276,11 @@ def again(r, word):
 def chat(intent, r, lexicon):
     """A small-talk sentence of an intent."""
     while True:
+        if intent == 'noword':
+            s = follow(r.choice(('define', 'define', 'example', 'synonym', 'antonym', 'kind', 'part_of_speech')), r)
+            if ' ' in s:  # a single word would be a question about itself
+                return s
+            continue
         s = _fill(CHAT[intent].draw(r), r, lexicon, True, 'thing').replace(P, inflections(r.choice(lexicon.nouns)['w'], 'noun')[0])
         if normalise(s) in BANNED:
             continue

@@ -22,6 +22,10 @@ PARAMETER_TEXTS = ['The word to look up', 'the word', 'Word', 'The term to searc
 OTHERS = [('get_weather', 'Get the weather for a city.', 'city'), ('calculate', 'Evaluate an arithmetic expression.', 'expression'), ('send_email', 'Send an email message.', 'body'), ('read_file', 'Read a file from disk.', 'path'),
           ('run_command', 'Run a shell command.', 'command'), ('get_time', 'Get the current time in a place.', 'place'), ('translate', 'Translate a text.', 'sentence'), ('play_music', 'Play a song.', 'title'), ('search_web', 'Search the web.', 'question'),
           ('create_event', 'Add an event to the calendar.', 'date'), ('get_stock_price', 'Current price of a share.', 'symbol'), ('set_timer', 'Start a timer.', 'minutes'), ('take_photo', 'Take a picture with the camera.', 'camera'), ('open_door', 'Open a door.', 'door')]
+PARAMETER_NOTES = ['The value', 'Text', 'What to use', 'input', 'Required', 'e.g. Paris', 'A short text']
+# Other tools of two parameters.
+WIDE = [('book_flight', 'Books a flight.', {'origin': 'From', 'destination': 'To'}), ('write_file', 'Writes text to a file.', {'path': 'Where', 'content': 'The text'}), ('convert_currency', 'Converts an amount of money.', {'amount': 'How much', 'currency': 'Code'}),
+        ('add_task', 'Adds a task to a list.', {'title': 'What', 'due': 'YYYY-MM-DD'}), ('send_message', 'Sends a chat message.', {'to': 'Receiver', 'text': 'Message'}), ('find_route', 'Finds the way between two places.', {'start': '', 'end': ''})]
 EXTRAS = [('language', {'type': 'string', 'enum': ['en', 'de', 'fr']}), ('limit', {'type': 'integer', 'description': 'Maximum number of results'}), ('verbose', {'type': 'boolean'}), ('max_senses', {'type': 'integer'}),
           ('format', {'type': 'string', 'description': 'json or text'}), ('source', {'type': 'string'}), ('with_examples', {'type': 'boolean', 'description': 'Include example sentences'})]
 THESAURUS_TEXTS = ['Find synonyms of a word.', 'Returns words with the same meaning.', 'Thesaurus lookup', 'Get synonyms for a term.', 'Look up other words for a word in the thesaurus']
@@ -73,7 +77,11 @@ def dictionary_tool(r, lexicon, dev, texts=DESCRIPTIONS):
 
 
 def other_tools(r, count):
-    return [tool_schema(n, t, {p: {'type': 'string'}}, [p]) for n, t, p in r.sample(OTHERS, count)]
+    tools = [tool_schema(n, t, {p: {'type': 'string', 'description': r.choice(PARAMETER_NOTES)} if r.random() < .3 else {'type': 'string'}}, [p]) for n, t, p in r.sample(OTHERS, count)]
+    if r.random() < .3:
+        n, t, ps = r.choice(WIDE)
+        tools[0] = tool_schema(n, t, {p: {'type': 'string', 'description': d} if d else {'type': 'string'} for p, d in ps.items()}, list(ps))
+    return tools
 
 
 def some_word(r, lexicon):
@@ -174,4 +182,4 @@ def dialogue(r, lexicon):
             return memory_turns(r, lexicon, ask, word=lexicon.invent(r))
         f = r.choice(lexicon.facts)
         return memory_turns(r, lexicon, ask, r.choice(('define', 'define', 'define', 'example', 'synonym', 'kind', 'part_of_speech')), f)
-    return chat_turns(r, lexicon, say, r.choice(('greet', 'greet', 'thanks', 'bye', 'who', 'can', 'howareyou', 'cannot', 'cannot')))
+    return chat_turns(r, lexicon, say, r.choice(('greet', 'greet', 'thanks', 'bye', 'who', 'can', 'howareyou', 'cannot', 'cannot', 'noword')))

@@ -20,11 +20,17 @@ def load(path=None):
     opener = gzip.open if path.endswith('.gz') else open
     with opener(path, 'rt', encoding='utf8') as file:
         data = json.load(file)
-    if 'names' in data:
-        names = data['names']
-        for f in data['facts']:
-            f['anc'], f['other'] = [names[i] for i in f['anc']], [names[i] for i in f['other']]
-    return data
+    return expanded(data) if 'words' in data else data
+
+
+def expanded(data):
+    """The compact form (facts.json.gz) as the full one."""
+    names, facts = data['names'], []
+    for w, e in data['words'].items():
+        f = {k: v for k, v in e.items() if k != 'kinds'}
+        f.update(w=w, hyper=e.get('kinds') or e.get('hyper') or [], anc=[names[i] for i in e['anc']], other=[names[i] for i in e['other']])
+        facts.append(f)
+    return {**{k: v for k, v in data.items() if k not in ('names', 'words')}, 'facts': facts}
 
 
 class Lexicon:
@@ -50,6 +56,11 @@ class Lexicon:
                 count[h] = count.get(h, 0) + 1
         self.kinds = sorted(h for h, c in count.items() if c >= 3 and h not in ABSTRACT)
         self.kindset = set(self.kinds)
+        for f in self.nouns:
+            f['main'] = f['hyper']
+        # "is a violin an animal?": kinds drawn by how many words they hold, and every name that any chain has
+        self._frequent = [h for f in self.nouns for h in f['hyper']]
+        self.all_kinds = sorted(set(self._frequent))
         # kinds by the top of their users' chains: "is a whale a fish?" is a harder no than "is a whale a theorem?"
         near = {}
         for f in self.nouns:
@@ -67,6 +78,9 @@ class Lexicon:
     def _top(f):
         h = f['hyper']
         return h[max(0, len(h) - 5)]
+
+    def common_kind(self, r):
+        return r.choice(self._frequent)
 
     def near_kinds(self, f):
         near = self.near.get(self._top(f), ())
