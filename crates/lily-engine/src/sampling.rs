@@ -9,13 +9,15 @@ mod rng;
 pub(crate) mod select;
 
 use penalties::History;
-use select::by_rank;
 
 use crate::request::{SamplingParams, TokenLogprobs};
 
 /// Tokens whose weight relative to the most likely one is below `exp(-60)` are left out of sets and draws: all of a
 /// 248,320-token vocabulary together weigh less than 2.2e-21 there, far below the 2^-53 steps of a draw.
 const NEGLIGIBLE: f64 = -60.0;
+
+/// Tokens that top-p looks at first.
+const FEW: usize = 256;
 
 /// Why no token could be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -185,7 +187,18 @@ impl Sampler {
             }));
         }
         if self.params.top_p < 1.0 {
-            keep_top_p(candidates, self.params.top_p as f64);
+            let needed = self.params.top_p as f64 * weight(candidates);
+            // The set is usually within a few tokens, which are found without moving a whole vocabulary about.
+            if candidates.len() > FEW {
+                select::top_k(values, FEW, &mut self.ranked);
+                let few = || self.ranked.iter().map(|&(_, logit)| scaled(logit).exp());
+                if few().sum::<f64>() >= needed {
+                    let kept = self.ranked.iter().zip(few());
+                    candidates.clear();
+                    candidates.extend(kept.map(|(&(id, logit), weight)| Candidate { id, logit, weight }));
+                }
+            }
+            keep_mass(candidates, needed);
         }
         if self.params.min_p > 0.0 {
             let least = self.params.min_p as f64;
@@ -207,40 +220,32 @@ impl Sampler {
     }
 }
 
-/// Cuts `candidates` to the smallest set of the most likely ones whose share of the total weight is at least `p`
-/// (Holtzman et al. 2020), in no particular order.
+fn weight(set: &[Candidate]) -> f64 {
+    set.iter().map(|c| c.weight).sum()
+}
+
+/// Cuts `candidates` to the smallest set of the most likely ones whose weight is at least `needed` (Holtzman et al.
+/// 2020), in no particular order.
 ///
-/// Selects by mass instead of sorting: a first pass takes blocks of ever more of the most likely tokens until they
-/// hold the mass, then the block where it is reached is halved again and again. Linear in the vocabulary even when
-/// the distribution is flat (a sort would take some 50 ms there, at 248,320 tokens).
-fn keep_top_p(candidates: &mut Vec<Candidate>, p: f64) {
-    let rank = |a: &Candidate, b: &Candidate| by_rank(&(a.id, a.logit), &(b.id, b.logit));
-    let weight = |set: &[Candidate]| set.iter().map(|c| c.weight).sum::<f64>();
-    let mut needed = p * weight(candidates);
+/// Selects by mass instead of sorting: the part that holds the end of the set is halved again and again. Linear in
+/// the vocabulary even when the distribution is flat (a sort would take some 50 ms there, at 248,320 tokens).
+fn keep_mass(candidates: &mut Vec<Candidate>, mut needed: f64) {
+    let rank = |c: &Candidate| select::rank((c.id, c.logit));
     // The first `done` candidates outrank the others and are kept, those from `end` on are not; `needed` is the mass
     // still to be found between.
-    let (mut done, mut end, mut block) = (0, candidates.len(), 128);
-    loop {
-        let left = end - done;
-        if left <= 32 {
-            break;
-        }
-        let bisecting = block == 0;
-        let take = if bisecting { left / 2 } else { block.min(left) };
-        if take < left {
-            candidates[done..end].select_nth_unstable_by(take, rank);
-        }
-        let mass = weight(&candidates[done..done + take]);
+    let (mut done, mut end) = (0, candidates.len());
+    while end - done > 32 {
+        let half = (end - done) / 2;
+        candidates[done..end].select_nth_unstable_by_key(half, rank);
+        let mass = weight(&candidates[done..done + half]);
         if mass >= needed {
-            end = done + take;
-            block = 0;
+            end = done + half;
         } else {
             needed -= mass;
-            done += take;
-            block *= 4;
+            done += half;
         }
     }
-    candidates[done..end].sort_unstable_by(rank);
+    candidates[done..end].sort_unstable_by_key(rank);
     let last = candidates[done..end].iter().position(|c| {
         needed -= c.weight;
         needed <= 0.0

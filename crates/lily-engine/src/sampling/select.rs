@@ -1,8 +1,6 @@
 //! Passes over a row of logits: arg-max, the `k` largest, log-sum-exp. All handle 248,320 entries in tens of
 //! microseconds (log-sum-exp: about a millisecond), because a decode step waits for them.
 
-use std::cmp::Ordering;
-
 /// Lanes that the compiler keeps in vector registers.
 const LANES: usize = 16;
 
@@ -53,12 +51,16 @@ pub fn argmax(values: &[f32]) -> Option<usize> {
     values[start..].iter().position(|&x| x == best).map(|i| start + i)
 }
 
-/// Larger logit first, then lower id: a total order on finite logits with distinct ids.
-pub fn by_rank(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
-    b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
+/// Sorts a finite logit by rank: larger logits have smaller keys, and of equal ones (0 and -0 are) the lower id has.
+/// One integer to compare, since selecting from a whole vocabulary is all comparisons.
+pub fn rank((id, logit): (u32, f32)) -> u64 {
+    // IEEE 754 bits order like sign-magnitude integers; adding 0 makes -0 into 0.
+    let bits = (logit + 0.0).to_bits();
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    (u64::from(!ascending) << 32) | u64::from(id)
 }
 
-/// Replaces `out` by the `k` highest-ranked (id, value) of finite `values`, best first ([`by_rank`]).
+/// Replaces `out` by the `k` highest-ranked (id, value) of finite `values`, best first ([`rank`]).
 ///
 /// Holds at most `2k` candidates: a block whose maximum does not exceed the k-th best seen so far is skipped, since
 /// its entries have higher ids than all candidates and so lose ties too.
@@ -78,7 +80,7 @@ pub fn top_k(values: &[f32], k: usize, out: &mut Vec<(u32, f32)>) {
             if x > threshold {
                 out.push(((b * 4 * LANES + i) as u32, x));
                 if out.len() == room {
-                    out.select_nth_unstable_by(k - 1, by_rank);
+                    out.select_nth_unstable_by_key(k - 1, |x| rank(*x));
                     out.truncate(k);
                     threshold = out[k - 1].1;
                 }
@@ -86,10 +88,10 @@ pub fn top_k(values: &[f32], k: usize, out: &mut Vec<(u32, f32)>) {
         }
     }
     if out.len() > k {
-        out.select_nth_unstable_by(k - 1, by_rank);
+        out.select_nth_unstable_by_key(k - 1, |x| rank(*x));
         out.truncate(k);
     }
-    out.sort_unstable_by(by_rank);
+    out.sort_unstable_by_key(|x| rank(*x));
 }
 
 /// `ln(sum(exp(x)))` in f64. `values` must be finite and not empty.
@@ -119,7 +121,7 @@ mod tests {
             k in 0usize..800,
         ) {
             let mut want: Vec<(u32, f32)> = values.iter().enumerate().map(|(i, &v)| (i as u32, v)).collect();
-            want.sort_by(by_rank);
+            want.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
             want.truncate(k);
             let mut got = vec![(9, 9.0)];
             top_k(&values, k, &mut got);
@@ -136,6 +138,22 @@ mod tests {
             prop_assert!(!all_finite(&values));
             prop_assert_eq!(argmax(&values), None);
         }
+    }
+
+    #[test]
+    fn rank_orders_by_logit_then_id() {
+        let ordered = [
+            (5, f32::MAX),
+            (0, 2.0),
+            (3, 2.0),
+            (1, 1e-40),
+            (1, -0.0),
+            (2, 0.0),
+            (9, -0.0),
+            (0, -1.5),
+            (7, f32::MIN),
+        ];
+        assert!(ordered.windows(2).all(|w| rank(w[0]) < rank(w[1])));
     }
 
     #[test]

@@ -33,7 +33,7 @@ proptest! {
     fn top_p_reaches_its_mass_and_is_minimal(row in logits(), p in 0.01f32..0.9999, t in 0.2f32..3.0) {
         let mut s = sampler(SamplingParams { temperature: t, top_p: p, ..hot() }, row.len());
         let mut kept = s.distribution(&row).unwrap().to_vec();
-        kept.sort_by(|a, b| by_rank(&(a.id, a.logit), &(b.id, b.logit)));
+        kept.sort_by_key(|c| select::rank((c.id, c.logit)));
         let probs = softmax(&row, t as f64);
         let mass = |c: &[Candidate]| c.iter().map(|c| probs[c.id as usize]).sum::<f64>();
         prop_assert!(!kept.is_empty());
@@ -42,7 +42,7 @@ proptest! {
         // Nothing outside outranks the last one kept.
         let last = kept[kept.len() - 1];
         let outranking = (0..row.len() as u32)
-            .filter(|&id| by_rank(&(id, row[id as usize]), &(last.id, last.logit)).is_le()).count();
+            .filter(|&id| select::rank((id, row[id as usize])) <= select::rank((last.id, last.logit))).count();
         prop_assert_eq!(outranking, kept.len());
     }
 
@@ -50,10 +50,10 @@ proptest! {
     fn top_k_then_top_p_then_min_p(row in logits(), k in 1usize..40, p in 0.3f32..1.0, m in 0.0f32..0.5) {
         let params = SamplingParams { top_k: k, top_p: p, min_p: m, ..hot() };
         let mut kept = sampler(params, row.len()).distribution(&row).unwrap().to_vec();
-        kept.sort_by(|a, b| by_rank(&(a.id, a.logit), &(b.id, b.logit)));
+        kept.sort_by_key(|c| select::rank((c.id, c.logit)));
         // The definition, step by step.
         let mut want: Vec<(u32, f32)> = row.iter().enumerate().map(|(i, &l)| (i as u32, l)).collect();
-        want.sort_by(by_rank);
+        want.sort_by_key(|x| select::rank(*x));
         want.truncate(k);
         let w: Vec<f64> = want.iter().map(|x| ((x.1 - want[0].1) as f64).exp()).collect();
         let total: f64 = w.iter().sum();
