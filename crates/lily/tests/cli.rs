@@ -146,7 +146,8 @@ fn check_prints_facts_and_refuses_broken_checkpoints() {
     }
     assert!(ok(&["check", tiny().to_str().unwrap(), "--context", "1024"]).contains("1,024 tokens"));
 
-    let damage: [(&str, fn(&Path), &str); 6] = [
+    type Damage = fn(&Path);
+    let damage: [(&str, Damage, &str); 6] = [
         ("no config", |d| fs::remove_file(d.join("config.json")).unwrap(), "config.json"),
         ("config is not JSON", |d| fs::write(d.join("config.json"), "{").unwrap(), "config.json"),
         ("another architecture", |d| edit(d, "\"qwen3_5_moe\"", "\"llama\""), "llama"),

@@ -95,13 +95,14 @@ fn gdn_operations(config: &ModelConfig, n: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// ARCHITECTURE's figures: 1.67 GB of weights, 0.126 GB of state, 20,480 bytes of KV a token of context.
+    /// ARCHITECTURE's figures: 1.67 GB of weights, 0.126 GB of GDN state (and 0.006 GB of convolution tails), 20,480
+    /// bytes of KV a token of context.
     #[test]
     fn decode_floor_of_the_35b_model() {
         let config = ModelConfig::qwen3_6_35b_a3b(40);
         let bytes = decode_bytes(&config, &Quantization::mlx_4bit(40), 1);
         assert!((bytes.weights as f64 / 1.67e9 - 1.0).abs() < 0.01, "{}", bytes.weights);
-        assert!((bytes.state as f64 / 0.1287e9 - 1.0).abs() < 0.01, "{}", bytes.state);
+        assert!((bytes.state as f64 / 0.1317e9 - 1.0).abs() < 0.01, "{}", bytes.state);
         assert_eq!(bytes.kv, 20_480);
     }
 

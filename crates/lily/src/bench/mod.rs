@@ -173,7 +173,7 @@ fn synthetic_layers(spec: &str) -> Result<usize> {
         bail!("--synthetic: found {name:?}; the only synthetic model is qwen3.6-35b-a3b");
     }
     let layers: usize = layers.parse().with_context(|| format!("--synthetic: found {layers:?} layers"))?;
-    if layers == 0 || layers % 4 != 0 || layers > 40 {
+    if layers == 0 || !layers.is_multiple_of(4) || layers > 40 {
         bail!(
             "--synthetic: found {layers} layers; give a multiple of 4 (three GDN and one attention layer) up to 40"
         );
