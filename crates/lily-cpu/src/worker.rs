@@ -3,14 +3,17 @@
 use lily_model::ModelConfig;
 
 use crate::{
-    acts::{Acts, Need, TILE},
+    acts::{Acts, GROUP, Need, TILE},
     buf::Buf,
     error::Result,
     kernels::{BLOCK, Unpacked},
 };
 
-/// Blocks of rows that are unpacked together, so that a tile of activations is fetched once for all of them.
+/// Rows of a dense projection that a thread takes at a time: their tiles of activations are fetched once.
 pub(crate) const BLOCKS: usize = 4;
+/// Groups that are unpacked together: 32 rows of 8 groups are 16 KiB, so that the first-level cache holds them and a
+/// tile of activations.
+pub(crate) const CHUNK: usize = 8;
 /// Most tokens of an expert that are computed together: their activations stay in the second-level cache.
 pub(crate) const PANEL: usize = 8 * TILE;
 /// Tokens that the GDN convolves before it runs the recurrence over them.
@@ -34,9 +37,10 @@ pub(crate) struct Worker {
     /// Which step `acts` and `route` were last made for: a thread may have missed the dispatch that made them.
     pub(crate) acts_of: u64,
     pub(crate) route_of: u64,
-    pub(crate) unpacked: Vec<Unpacked>,
-    /// Results of two tiles.
-    pub(crate) tile: [Buf<f32>; 2],
+    /// [`CHUNK`] groups of [`BLOCK`] rows.
+    pub(crate) unpacked: Unpacked,
+    /// Products of [`BLOCK`] rows with up to [`PANEL`] tokens, twice.
+    pub(crate) products: [Buf<f32>; 2],
     /// Activations of the tokens of one expert.
     pub(crate) panel: Acts,
     /// `[PANEL][expert width]`.
@@ -84,10 +88,6 @@ impl Worker {
         for _ in 0..=c.num_experts_per_tok {
             vectors.push(Acts::new(1, hidden, need)?);
         }
-        let mut unpacked = Vec::new();
-        for _ in 0..BLOCKS {
-            unpacked.push(Unpacked::new(widest.max(hidden))?);
-        }
         Ok(Self {
             row: Buf::new(widest.max(2 * hidden), what)?,
             acts: Acts::new(1, widest, need)?,
@@ -95,8 +95,8 @@ impl Worker {
             route: Vec::with_capacity(c.num_experts_per_tok),
             acts_of: 0,
             route_of: 0,
-            unpacked,
-            tile: [Buf::new(TILE * BLOCK, what)?, Buf::new(TILE * BLOCK, what)?],
+            unpacked: Unpacked::new(CHUNK * GROUP)?,
+            products: [Buf::new(PANEL * BLOCK, what)?, Buf::new(PANEL * BLOCK, what)?],
             panel: Acts::new(PANEL, c.hidden_size, need)?,
             panel_hidden: Buf::new(PANEL * hidden, what)?,
             gdn: GdnScratch {
@@ -125,8 +125,8 @@ impl Worker {
         self.row.byte_len()
             + self.acts.byte_len()
             + self.hidden.iter().map(Acts::byte_len).sum::<usize>()
-            + self.unpacked.iter().map(Unpacked::byte_len).sum::<usize>()
-            + self.tile.iter().map(Buf::byte_len).sum::<usize>()
+            + self.unpacked.byte_len()
+            + self.products.iter().map(Buf::byte_len).sum::<usize>()
             + self.panel.byte_len()
             + self.panel_hidden.byte_len()
             + [&g.q, &g.k, &g.v, &g.o, &a.q, &a.scores, &a.acc].iter().map(|b| b.byte_len()).sum::<usize>()

@@ -21,7 +21,7 @@ mod scalar;
 use lily_model::QuantRows;
 
 use crate::{
-    acts::{GROUP, Order, TILE, Tile},
+    acts::{GROUP, Order, PAIR_BYTES, TILE, Tile},
     buf::Buf,
     error::Result,
     isa::Isa,
@@ -31,18 +31,20 @@ pub(crate) use generic::GdnTokens;
 /// Rows that are unpacked together: two vectors of 16 lanes.
 pub const BLOCK: usize = 32;
 
-/// Rows of a packed matrix, as bytes.
+/// Rows of a packed matrix, or some neighbouring groups of them.
 #[derive(Clone, Copy)]
 pub struct RowsRef<'a> {
     pub(crate) rows: usize,
-    /// Groups of a row.
+    /// Groups of a row that take part.
     pub(crate) groups: usize,
+    /// Groups of a whole row: the distance from one row to the next.
+    pub(crate) stride: usize,
     pub(crate) bits: usize,
-    /// `[rows][groups * 64 * bits / 8]`.
+    /// Row `r` is the `groups * 8 * bits` bytes at `r * stride * 8 * bits`.
     pub(crate) weight: &'a [u8],
-    /// BF16, `[rows][groups]`.
+    /// BF16; row `r` is the `groups` values at `r * stride`.
     pub(crate) scales: &'a [u16],
-    /// BF16, `[rows][groups]`.
+    /// BF16, like `scales`.
     pub(crate) biases: &'a [u16],
 }
 
@@ -50,15 +52,37 @@ impl<'a> RowsRef<'a> {
     /// Rows `start..start + rows` of `m`.
     pub fn new(m: &QuantRows<'a>, start: usize, rows: usize) -> Self {
         assert!(m.group_size == GROUP && (m.bits == 4 || m.bits == 8) && m.cols.is_multiple_of(GROUP));
+        assert!(rows > 0);
         let groups = m.cols / GROUP;
         let row_bytes = m.cols * m.bits / 8;
         Self {
             rows,
             groups,
+            stride: groups,
             bits: m.bits,
             weight: &bytemuck::cast_slice(m.weight)[start * row_bytes..(start + rows) * row_bytes],
             scales: &m.scales[start * groups..(start + rows) * groups],
             biases: &m.biases[start * groups..(start + rows) * groups],
+        }
+    }
+
+    /// Bytes from one row's weights to the next's.
+    #[inline]
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.stride * 8 * self.bits
+    }
+
+    /// Groups `first..first + n` of the same rows; `first` is even.
+    pub fn columns(&self, first: usize, n: usize) -> Self {
+        assert!(first.is_multiple_of(2) && n > 0 && first + n <= self.groups);
+        let end = (self.rows - 1) * self.stride + first + n;
+        let group_bytes = 8 * self.bits;
+        Self {
+            groups: n,
+            weight: &self.weight[first * group_bytes..end * group_bytes],
+            scales: &self.scales[first..end],
+            biases: &self.biases[first..end],
+            ..*self
         }
     }
 }
@@ -78,8 +102,8 @@ impl Unpacked {
     /// Room for rows of up to `cols` elements.
     pub fn new(cols: usize) -> Result<Self> {
         let groups = cols / GROUP;
-        // The SIMD versions write whole pairs of scales, 16 at a time.
-        let padded = groups.next_multiple_of(32);
+        // The SIMD versions write groups in pairs.
+        let padded = groups.next_multiple_of(2);
         Ok(Self {
             w: Buf::new(groups.next_multiple_of(2) * BLOCK * GROUP, "unpacked weights")?,
             s: Buf::new(padded * BLOCK, "unpacked scales")?,
@@ -318,6 +342,7 @@ impl Kernels {
     pub fn gemv(&self, m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
         assert!(x.tokens == 1 && m.rows == out.len() && x.cols == m.groups * GROUP);
         assert!(x.lines.len() >= m.groups.div_ceil(2) * 256 && x.scale.len() >= m.groups.next_multiple_of(16));
+        assert!(x.sum.len() >= m.groups.next_multiple_of(16));
         // SAFETY: the instruction set was checked by `of`; `RowsRef::new` and the assertions fix all lengths.
         unsafe { self.gemv[usize::from(m.bits == 8)](m, x, out) }
     }
@@ -326,20 +351,30 @@ impl Kernels {
     #[inline]
     pub fn unpack(&self, m: &RowsRef<'_>, out: &mut Unpacked) {
         assert!((1..=BLOCK).contains(&m.rows) && m.groups * BLOCK * GROUP <= out.w.len());
+        assert!(m.groups.next_multiple_of(2) * BLOCK <= out.s.len().min(out.b.len()));
         (out.groups, out.bits) = (m.groups, m.bits);
         // SAFETY: the instruction set was checked by `of`; the buffers hold `groups` padded to 32.
         unsafe { self.unpack[usize::from(m.bits == 8)](m, &mut out.w, &mut out.s, &mut out.b) }
     }
 
-    /// `out[t][r] = row r . x_t` for [`BLOCK`] rows and the tokens of a tile.
+    /// `out[t][r] += row r . x_t` for [`BLOCK`] rows and the tokens of a tile, over the groups that were unpacked,
+    /// of which the first is group `first` of `x`.
     #[inline]
-    pub fn tile(&self, m: &Unpacked, x: &Tile<'_>, out: &mut [f32]) {
-        assert!((1..=TILE).contains(&x.tokens) && out.len() >= x.tokens * BLOCK);
-        assert!(x.cols == m.groups * GROUP && x.lines.len() >= m.groups.div_ceil(2) * 256 * x.tokens);
-        assert!(x.scale.len() >= m.groups * x.tokens && x.sum.len() >= m.groups * x.tokens);
-        let out = &mut out[..x.tokens * BLOCK];
+    pub fn tile(&self, m: &Unpacked, x: &Tile<'_>, first: usize, out: &mut [f32]) {
+        let tokens = x.tokens;
+        assert!((1..=TILE).contains(&tokens) && out.len() >= tokens * BLOCK && first.is_multiple_of(2));
+        let part = Tile {
+            tokens,
+            cols: m.groups * GROUP,
+            lines: &x.lines[first / 2 * PAIR_BYTES * tokens..],
+            scale: &x.scale[first * tokens..],
+            sum: &x.sum[first * tokens..],
+        };
+        assert!(part.lines.len() >= m.groups.div_ceil(2) * PAIR_BYTES * tokens);
+        assert!(part.scale.len() >= m.groups * tokens && part.sum.len() >= m.groups * tokens);
+        let out = &mut out[..tokens * BLOCK];
         // SAFETY: the instruction set was checked by `of`; the assertions fix all lengths.
-        unsafe { self.tile[usize::from(m.bits == 8)](&m.w, &m.s, &m.b, m.groups, x, out) }
+        unsafe { self.tile[usize::from(m.bits == 8)](&m.w, &m.s, &m.b, m.groups, &part, out) }
     }
 
     /// The order of activations that `m` reads.

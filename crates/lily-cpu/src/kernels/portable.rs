@@ -59,9 +59,9 @@ pub(crate) fn quantize_group(
 /// `out[r] = row r . x` for a tile of one token.
 #[inline(always)]
 pub(crate) fn gemv<const BITS: usize>(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
-    let row_bytes = m.groups * GROUP * BITS / 8;
+    let row_bytes = m.row_bytes();
     for (r, out) in out.iter_mut().enumerate() {
-        let row = &m.weight[r * row_bytes..(r + 1) * row_bytes];
+        let row = &m.weight[r * row_bytes..];
         let mut acc = 0.0;
         for g in 0..m.groups {
             let w = &row[g * GROUP * BITS / 8..(g + 1) * GROUP * BITS / 8];
@@ -79,7 +79,7 @@ pub(crate) fn gemv<const BITS: usize>(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [
                     lo += b * at(2 + g % 2, j);
                 }
             }
-            let i = r * m.groups + g;
+            let i = r * m.stride + g;
             acc += bf16_to_f32(m.scales[i]) * x.scale[g] * ((hi << 8) + lo) as f32;
             acc += bf16_to_f32(m.biases[i]) * x.sum[g];
         }
@@ -90,10 +90,10 @@ pub(crate) fn gemv<const BITS: usize>(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [
 /// Unpacks up to [`BLOCK`] rows for [`tile`]: see [`super::Unpacked`]. Missing rows repeat the last one.
 #[inline(always)]
 pub(crate) fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32], b: &mut [f32]) {
-    let row_bytes = m.groups * GROUP * BITS / 8;
+    let row_bytes = m.row_bytes();
     for lane in 0..BLOCK {
         let r = lane.min(m.rows - 1);
-        let row = &m.weight[r * row_bytes..(r + 1) * row_bytes];
+        let row = &m.weight[r * row_bytes..];
         for g in 0..m.groups {
             let out = &mut w[(g * 2 + lane / 16) * 1024..][..1024];
             for step in 0..16 {
@@ -108,8 +108,8 @@ pub(crate) fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [
                     out[step * 64 + lane % 16 * 4 + k] = byte;
                 }
             }
-            s[g * BLOCK + lane] = bf16_to_f32(m.scales[r * m.groups + g]);
-            b[g * BLOCK + lane] = bf16_to_f32(m.biases[r * m.groups + g]);
+            s[g * BLOCK + lane] = bf16_to_f32(m.scales[r * m.stride + g]);
+            b[g * BLOCK + lane] = bf16_to_f32(m.biases[r * m.stride + g]);
         }
     }
 }
@@ -127,7 +127,7 @@ pub(crate) fn step_offsets<const BITS: usize>(t: usize, parity: usize, half: usi
     }
 }
 
-/// `out[t][r] = row r . x_t` for [`BLOCK`] unpacked rows and all tokens of a tile.
+/// `out[t][r] += row r . x_t` for [`BLOCK`] unpacked rows and all tokens of a tile.
 #[inline(always)]
 pub(crate) fn tile<const BITS: usize>(
     w: &[u8],
@@ -139,7 +139,6 @@ pub(crate) fn tile<const BITS: usize>(
 ) {
     let tn = x.tokens;
     for (t, out) in out.chunks_exact_mut(BLOCK).enumerate() {
-        out.fill(0.0);
         for g in 0..groups {
             let lines = &x.lines[g / 2 * PAIR_BYTES * tn..(g / 2 + 1) * PAIR_BYTES * tn];
             let mut dots = [0i32; BLOCK];

@@ -4,11 +4,11 @@ use lily_model::QuantMatrix;
 
 use super::Machine;
 use crate::{
-    acts::{Acts, Order},
+    acts::{Acts, Order, TILE, Tile},
     error::Result,
-    kernels::{BLOCK, Kernels, RowsRef},
+    kernels::{BLOCK, Kernels, RowsRef, Unpacked},
     pool::{BlockMut, grid},
-    worker::{BLOCKS, Worker},
+    worker::{BLOCKS, CHUNK, PANEL, Worker},
 };
 
 /// Bytes of weights that make a piece of work of a few microseconds.
@@ -108,21 +108,43 @@ fn gemm_block(
 ) {
     let (row0, rows) = (block.col0, block.cols());
     let dense = matrix.dense();
-    for (i, r) in (0..rows).step_by(BLOCK).enumerate() {
-        k.unpack(&RowsRef::new(&dense, row0 + r, BLOCK.min(rows - r)), &mut w.unpacked[i]);
-    }
     let order = Order::of_bits(matrix.bits);
     let tiles = x.tiles();
-    for tile in 0..tiles.count {
-        let x = x.tile(tile, order);
-        for (i, r) in (0..rows).step_by(BLOCK).enumerate() {
+    // A panel of activations stays in the second-level cache for all rows.
+    for first in (0..tiles.count).step_by(PANEL / TILE) {
+        let panel = first..tiles.count.min(first + PANEL / TILE);
+        for r in (0..rows).step_by(BLOCK) {
             let width = BLOCK.min(rows - r);
-            k.tile(&w.unpacked[i], &x, &mut w.tile[0]);
-            for t in 0..x.tokens {
-                let from = &w.tile[0][t * BLOCK..t * BLOCK + width];
-                let to = &mut block.row_mut(tiles.start(tile) + t)[r..r + width];
+            let m = RowsRef::new(&dense, row0 + r, width);
+            let products = &mut w.products[0];
+            multiply(k, &m, &mut w.unpacked, panel.clone().map(|i| x.tile(i, order)), products);
+            let token0 = tiles.start(first);
+            for t in token0..tiles.start(panel.end) {
+                let from = &products[(t - token0) * BLOCK..][..width];
+                let to = &mut block.row_mut(t)[r..r + width];
                 if add { k.axpy(1.0, from, to) } else { to.copy_from_slice(from) }
             }
+        }
+    }
+}
+
+/// `out[t][r] = row r . x_t` for up to [`BLOCK`] rows and all tokens of the tiles, `[tokens][BLOCK]`.
+#[inline]
+pub(crate) fn multiply<'a>(
+    k: &Kernels,
+    m: &RowsRef<'_>,
+    unpacked: &mut Unpacked,
+    tiles: impl Iterator<Item = Tile<'a>> + Clone,
+    out: &mut [f32],
+) {
+    let tokens: usize = tiles.clone().map(|t| t.tokens).sum();
+    out[..tokens * BLOCK].fill(0.0);
+    for first in (0..m.groups).step_by(CHUNK) {
+        k.unpack(&m.columns(first, CHUNK.min(m.groups - first)), unpacked);
+        let mut at = 0;
+        for tile in tiles.clone() {
+            k.tile(unpacked, &tile, first, &mut out[at * BLOCK..]);
+            at += tile.tokens;
         }
     }
 }

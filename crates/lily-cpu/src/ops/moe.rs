@@ -11,7 +11,7 @@ use lily_model::weights::MoeWeights;
 
 use super::{
     Machine,
-    linear::{Gemm, gemm, gemv, gemv_all, row_bytes, rows_a_piece},
+    linear::{Gemm, gemm, gemv, gemv_all, multiply, row_bytes, rows_a_piece},
     norm::{norm_one, quantize_one},
 };
 use crate::{
@@ -286,7 +286,6 @@ pub(crate) fn many(
         &mut blocks,
         |_| {},
         |worker, _, block| {
-            let mut unpacked = None;
             for group in groups {
                 let (part, expert, matrix) = match group.expert {
                     Some(e) => (routed.part(group.first, group.n), e, &w.experts_down),
@@ -302,23 +301,17 @@ pub(crate) fn many(
                 let width = block.cols();
                 if group.n == 1 {
                     let (token, weight) = target(0);
-                    let out = &mut worker.tile[0][..width];
+                    let out = &mut worker.products[0][..width];
                     k.gemv(&rows, &part.tile(0, order), out);
                     k.axpy(weight, out, block.row_mut(token));
                     continue;
                 }
-                if unpacked != Some(group.expert) {
-                    k.unpack(&rows, &mut worker.unpacked[0]);
-                    unpacked = Some(group.expert);
-                }
-                for i in 0..part.tiles.count {
-                    let tile = part.tile(i, order);
-                    k.tile(&worker.unpacked[0], &tile, &mut worker.tile[0]);
-                    for t in 0..tile.tokens {
-                        let (token, weight) = target(part.tiles.start(i) + t);
-                        let from = &worker.tile[0][t * BLOCK..t * BLOCK + width];
-                        k.axpy(weight, from, block.row_mut(token));
-                    }
+                let products = &mut worker.products[0];
+                let tiles = (0..part.tiles.count).map(|i| part.tile(i, order));
+                multiply(k, &rows, &mut worker.unpacked, tiles, products);
+                for i in 0..group.n {
+                    let (token, weight) = target(i);
+                    k.axpy(weight, &products[i * BLOCK..][..width], block.row_mut(token));
                 }
             }
         },
@@ -357,28 +350,16 @@ fn first_half(
         k.swiglu(a, b, &mut hidden[..width]);
     } else {
         let (gates, ups) = (gate.expert(expert), up.expert(expert));
-        let plan = panel.tiles();
-        // Two blocks of each at a time: a tile of activations is fetched once for both.
-        for row0 in (0..width).step_by(2 * BLOCK) {
-            let blocks = (width - row0).div_ceil(BLOCK).min(2);
-            let rows = |b: usize| (row0 + b * BLOCK, BLOCK.min(width - row0 - b * BLOCK));
-            for b in 0..blocks {
-                let (row, n) = rows(b);
-                k.unpack(&RowsRef::new(&gates, row, n), &mut worker.unpacked[2 * b]);
-                k.unpack(&RowsRef::new(&ups, row, n), &mut worker.unpacked[2 * b + 1]);
+        for row in (0..width).step_by(BLOCK) {
+            let n = BLOCK.min(width - row);
+            let [g, u] = &mut worker.products;
+            for (m, bits, out) in [(&gates, gate.bits, &mut *g), (&ups, up.bits, &mut *u)] {
+                let tiles = (0..panel.tiles().count).map(|i| panel.tile(i, Order::of_bits(bits)));
+                multiply(k, &RowsRef::new(m, row, n), &mut worker.unpacked, tiles, out);
             }
-            for i in 0..plan.count {
-                for b in 0..blocks {
-                    let (row, n) = rows(b);
-                    let [g, u] = &mut worker.tile;
-                    k.tile(&worker.unpacked[2 * b], &panel.tile(i, Order::of_bits(gate.bits)), g);
-                    k.tile(&worker.unpacked[2 * b + 1], &panel.tile(i, Order::of_bits(up.bits)), u);
-                    for t in 0..plan.size(i) {
-                        let at = t * BLOCK..t * BLOCK + n;
-                        let out = &mut hidden[(plan.start(i) + t) * width + row..][..n];
-                        k.swiglu(&g[at.clone()], &u[at], out);
-                    }
-                }
+            for t in 0..group.n {
+                let at = t * BLOCK..t * BLOCK + n;
+                k.swiglu(&g[at.clone()], &u[at], &mut hidden[t * width + row..][..n]);
             }
         }
     }

@@ -87,9 +87,6 @@ unsafe fn tokens_of<const BITS: usize, const T: usize>(
     // SAFETY: `w`, `s`, `b` hold `groups` blocks; `x` holds `groups` padded to pairs; `out` is `[tn][BLOCK]`.
     unsafe {
         let out = out.as_mut_ptr().add(t0 * BLOCK);
-        for i in 0..4 * T {
-            _mm256_storeu_ps(out.add(i * 8), _mm256_setzero_ps());
-        }
         for g in 0..groups {
             let lines = x.lines.as_ptr().add(g / 2 * PAIR_BYTES * tn + t0 * 64);
             for rv in 0..2 {

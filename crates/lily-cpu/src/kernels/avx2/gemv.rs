@@ -26,7 +26,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
         let low = _mm256_set1_epi8(15);
         let ones = _mm256_set1_epi16(1);
         for (r, out) in out.iter_mut().enumerate() {
-            let w = m.weight.as_ptr().add(r * groups * 32);
+            let w = m.weight.as_ptr().add(r * m.row_bytes());
             let mut acc = _mm256_setzero_ps();
             let mut bias = 0.0;
             for g in 0..groups {
@@ -42,7 +42,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
                     _mm256_add_epi16(_mm256_maddubs_epi16(even, line(2)), _mm256_maddubs_epi16(odd, line(3)));
                 let hi = _mm256_slli_epi32::<8>(_mm256_madd_epi16(hi, ones));
                 let d = _mm256_cvtepi32_ps(_mm256_add_epi32(hi, _mm256_madd_epi16(lo, ones)));
-                let i = r * groups + g;
+                let i = r * m.stride + g;
                 let scale = bf16_to_f32(*m.scales.get_unchecked(i)) * *x.scale.get_unchecked(g);
                 bias += bf16_to_f32(*m.biases.get_unchecked(i)) * *x.sum.get_unchecked(g);
                 acc = _mm256_fmadd_ps(d, _mm256_set1_ps(scale), acc);
@@ -62,7 +62,7 @@ pub(super) unsafe fn gemv8(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
     // SAFETY: each group is 64 bytes of its row and of two lines of its pair.
     unsafe {
         for (r, out) in out.iter_mut().enumerate() {
-            let w = m.weight.as_ptr().add(r * groups * 64);
+            let w = m.weight.as_ptr().add(r * m.row_bytes());
             let mut acc = _mm256_setzero_ps();
             let mut bias = 0.0;
             for g in 0..groups {
@@ -75,7 +75,7 @@ pub(super) unsafe fn gemv8(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
                     lo = _mm256_add_epi32(lo, _mm256_madd_epi16(w, x(128)));
                 }
                 let d = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32::<8>(hi), lo));
-                let i = r * groups + g;
+                let i = r * m.stride + g;
                 let scale = bf16_to_f32(*m.scales.get_unchecked(i)) * *x.scale.get_unchecked(g);
                 bias += bf16_to_f32(*m.biases.get_unchecked(i)) * *x.sum.get_unchecked(g);
                 acc = _mm256_fmadd_ps(d, _mm256_set1_ps(scale), acc);

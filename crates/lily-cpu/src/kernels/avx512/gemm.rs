@@ -81,7 +81,7 @@ unsafe fn transpose_bf16(rows: &[*const u8; 16], groups: usize, lane0: usize, ou
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32], b: &mut [f32]) {
     let groups = m.groups;
-    let row_bytes = groups * 8 * BITS;
+    let row_bytes = m.row_bytes();
     let out = w.as_mut_ptr();
     // SAFETY: rows are clamped to the last one; whole lines are read while they lie inside the row, half a line
     // for a last odd group of 4-bit weights. `w` holds `groups` blocks of 2048 bytes.
@@ -90,9 +90,9 @@ unsafe fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32]
             let row = |i: usize| (rv * 16 + i).min(m.rows - 1);
             let rows: [*const u8; 16] = std::array::from_fn(|i| m.weight.as_ptr().add(row(i) * row_bytes));
             let scales: [*const u8; 16] =
-                std::array::from_fn(|i| m.scales.as_ptr().add(row(i) * groups).cast());
+                std::array::from_fn(|i| m.scales.as_ptr().add(row(i) * m.stride).cast());
             let biases: [*const u8; 16] =
-                std::array::from_fn(|i| m.biases.as_ptr().add(row(i) * groups).cast());
+                std::array::from_fn(|i| m.biases.as_ptr().add(row(i) * m.stride).cast());
             transpose_bf16(&scales, groups, rv * 16, s);
             transpose_bf16(&biases, groups, rv * 16, b);
             let low = _mm512_set1_epi8(15);
@@ -157,9 +157,6 @@ unsafe fn tile_of<const BITS: usize, const T: usize>(
     // SAFETY: `w`, `s`, `b` hold `groups` blocks; `x` holds `groups` padded to pairs; `out` is `[T][BLOCK]`.
     unsafe {
         let out = out.as_mut_ptr();
-        for t in 0..2 * T {
-            _mm512_storeu_ps(out.add(t * 16), _mm512_setzero_ps());
-        }
         for g in 0..groups {
             let w = w.as_ptr().add(g * 2048);
             let lines = x.lines.as_ptr().add(g / 2 * PAIR_BYTES * T);

@@ -51,7 +51,7 @@ fn first_lanes(n: usize) -> __mmask16 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
     let groups = m.groups;
-    let row_bytes = groups * 32;
+    let row_bytes = m.row_bytes();
     // SAFETY: rows, scales and lines are read inside their slices: whole lines while two groups remain, half a
     // line for a last odd group; scales under a mask. Prefetches may point anywhere.
     unsafe {
@@ -68,7 +68,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
         };
         for (r, out) in out.iter_mut().enumerate() {
             let w = m.weight.as_ptr().add(r * row_bytes);
-            let (s, b) = (m.scales.as_ptr().add(r * groups), m.biases.as_ptr().add(r * groups));
+            let (s, b) = (m.scales.as_ptr().add(r * m.stride), m.biases.as_ptr().add(r * m.stride));
             let mut acc = _mm512_setzero_ps();
             let mut bias = _mm512_setzero_ps();
             let mut g = 0;
@@ -113,8 +113,8 @@ pub(super) unsafe fn gemv8(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
     // SAFETY: as in `gemv4`; every group is a whole line.
     unsafe {
         for (r, out) in out.iter_mut().enumerate() {
-            let w = m.weight.as_ptr().add(r * groups * 64);
-            let (s, b) = (m.scales.as_ptr().add(r * groups), m.biases.as_ptr().add(r * groups));
+            let w = m.weight.as_ptr().add(r * m.row_bytes());
+            let (s, b) = (m.scales.as_ptr().add(r * m.stride), m.biases.as_ptr().add(r * m.stride));
             let mut acc = _mm512_setzero_ps();
             let mut bias = _mm512_setzero_ps();
             for g0 in (0..groups).step_by(16) {
