@@ -1,7 +1,7 @@
 //! Translates a kernel source for looking at or for another compiler:
 //!
 //! ```text
-//! cargo run -p lily-msl --example translate -- soft|cuda|metal|manifest|lint FILE.metal > out
+//! cargo run -p lily-msl --example translate -- soft|cuda|strict|metal|manifest|lint FILE.metal > out
 //! ```
 //!
 //! Quoted includes are read from the file's directory. Findings go to standard error; the exit status is 1 then.
@@ -15,7 +15,7 @@ use lily_msl::{ParseOptions, Sources, Unit};
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [form, path] = args.as_slice() else {
-        eprintln!("usage: translate soft|cuda|metal|manifest|lint FILE.metal");
+        eprintln!("usage: translate soft|cuda|strict|metal|manifest|lint FILE.metal");
         return ExitCode::from(2);
     };
     match translate(form, Path::new(path)) {
@@ -50,6 +50,7 @@ fn translate(form: &str, path: &Path) -> Result<String, String> {
     match form {
         "soft" => Ok(unit.soft_source().cpp),
         "cuda" => unit.cuda_source(&CudaOptions::default()).map_err(|e| e.to_string()),
+        "strict" => Ok(unit.strict_source()),
         "manifest" => {
             let m = unit.manifest().map_err(|e| e.to_string())?;
             serde_json::to_string_pretty(&m).map_err(|e| e.to_string())
@@ -58,6 +59,6 @@ fn translate(form: &str, path: &Path) -> Result<String, String> {
             .lint()
             .map(|()| format!("{root}: {} kernels, no findings", unit.kernels.len()))
             .map_err(|e| e.to_string()),
-        _ => Err(format!("unknown form {form:?}; use soft, cuda, metal, manifest or lint")),
+        _ => Err(format!("unknown form {form:?}; use soft, cuda, strict, metal, manifest or lint")),
     }
 }

@@ -1,7 +1,8 @@
 //! Kernels as text for other compilers.
 //!
 //! * [`Unit::soft_source`]: C++17 for the soft device, one thunk a kernel;
-//! * [`Unit::cuda_source`]: CUDA C++ for NVRTC, one `extern "C" __global__` a kernel.
+//! * [`Unit::cuda_source`]: CUDA C++ for NVRTC, one `extern "C" __global__` a kernel;
+//! * [`Unit::strict_source`]: C++ for OpenCL, whose address spaces and conversions are as strict as Metal's.
 //!
 //! Each is the token stream with a few words changed and a prelude before it; line marks keep the compilers'
 //! messages at the `.metal` file.
@@ -9,10 +10,12 @@
 mod cuda;
 mod rewrite;
 mod soft;
+mod strict;
 mod swizzles;
 
 pub use cuda::CudaOptions;
 pub use soft::{Site, SoftSource};
+pub use strict::STRICT_FLAGS;
 
 #[allow(unused_imports)] // for the links above
 use crate::parse::Unit;
@@ -28,6 +31,7 @@ fn preludes() -> Sources {
     s.add("matrix.hpp", include_str!("../../prelude/matrix.hpp"));
     s.add("soft.hpp", include_str!("../../prelude/soft.hpp"));
     s.add("cuda.cuh", include_str!("../../prelude/cuda.cuh"));
+    s.add("strict.hpp", include_str!("../../prelude/strict.hpp"));
     s.add("swizzles.hpp", swizzles::text());
     s
 }

@@ -64,6 +64,10 @@ impl<'u> Rewriter<'u> {
         self.replace.insert(i, text.into());
     }
 
+    pub fn is_replaced(&self, i: usize) -> bool {
+        self.replace.contains_key(&i)
+    }
+
     pub fn drop(&mut self, range: Range<usize>) {
         for i in range {
             self.set(i, "");

@@ -158,6 +158,11 @@ impl Parser<'_> {
         if close + 1 >= end {
             return end;
         }
+        // A member template of a template has two headers; a few more are a mistake.
+        if i > self.header.unwrap_or(i) + 400 {
+            self.fail(i, Rule::Syntax, "too many template headers in a row");
+            return end;
+        }
         self.header.get_or_insert(i);
         self.item(close + 1, end, params)
     }

@@ -8,7 +8,7 @@ mod items;
 mod kernel;
 pub(crate) mod scan;
 pub(crate) mod stmt;
-mod types;
+pub(crate) mod types;
 
 use std::ops::Range;
 
