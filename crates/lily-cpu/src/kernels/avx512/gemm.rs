@@ -53,6 +53,7 @@ unsafe fn transpose(rows: &[*const u8; 16], offset: usize, mask: __mmask16) -> [
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn transpose_bf16(rows: &[*const u8; 16], groups: usize, lane0: usize, out: &mut [f32]) {
     debug_assert!(out.len() >= groups.next_multiple_of(2) * BLOCK);
+    let to = out.as_mut_ptr();
     for g0 in (0..groups).step_by(32) {
         let n = (groups - g0).min(32);
         // SAFETY: whole dwords are read under a mask; of an odd count the last dword would end past the row, so
@@ -60,17 +61,27 @@ unsafe fn transpose_bf16(rows: &[*const u8; 16], groups: usize, lane0: usize, ou
         unsafe {
             let mask = ((1u32 << (n / 2)) - 1) as __mmask16;
             let columns = transpose(rows, g0 * 2, mask);
-            for (c, &x) in columns.iter().enumerate().take(n / 2) {
-                let p = out.as_mut_ptr().add((g0 + 2 * c) * BLOCK + lane0);
+            let put = |c: usize, x: __m512i| {
+                let p = to.add((g0 + 2 * c) * BLOCK + lane0);
                 let high = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000u32 as i32));
                 _mm512_storeu_si512(p.cast(), _mm512_slli_epi32::<16>(x));
                 _mm512_storeu_si512(p.add(BLOCK).cast(), high);
+            };
+            if n == 8 {
+                // What the model asks for; unrolled, and unused columns are never computed.
+                for c in 0..4 {
+                    put(c, columns[c]);
+                }
+            } else {
+                for (c, &x) in columns.iter().enumerate().take(n / 2) {
+                    put(c, x);
+                }
             }
             if n % 2 == 1 {
                 let g = g0 + n - 1;
                 for (lane, row) in rows.iter().enumerate() {
                     let bits = row.cast::<u16>().add(g).read_unaligned();
-                    out[g * BLOCK + lane0 + lane] = f32::from_bits((bits as u32) << 16);
+                    *to.add(g * BLOCK + lane0 + lane) = f32::from_bits((bits as u32) << 16);
                 }
             }
         }
@@ -101,14 +112,21 @@ unsafe fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32]
                 for g in (0..groups).step_by(2) {
                     let mask: __mmask16 = if g + 1 == groups { 0xff } else { !0 };
                     let columns = transpose(&rows, g * 32, mask);
-                    for (c, &x) in columns.iter().enumerate() {
-                        if c >= 8 && g + 1 == groups {
-                            break;
-                        }
-                        let p = block(g + c / 8).add(c % 8 * 64);
+                    // Two loops of a fixed length: they are unrolled, and the columns stay in registers.
+                    let put = |p: *mut u8, x: __m512i| {
                         _mm512_storeu_si512(p.cast(), _mm512_and_si512(x, low));
                         let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(x), low);
                         _mm512_storeu_si512(p.add(512).cast(), odd);
+                    };
+                    let p = block(g);
+                    for c in 0..8 {
+                        put(p.add(c * 64), columns[c]);
+                    }
+                    if g + 1 < groups {
+                        let p = block(g + 1);
+                        for c in 0..8 {
+                            put(p.add(c * 64), columns[8 + c]);
+                        }
                     }
                 }
             } else {
