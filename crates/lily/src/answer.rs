@@ -4,6 +4,7 @@ use std::sync::mpsc;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use lily_engine::{CancelFlag, SamplingParams, Stats};
 use lily_server::{Delta, Finish, GenerateOptions, Outcome, TextEngine, Update};
 use lily_text::RenderRequest;
@@ -81,10 +82,12 @@ pub fn answer(
 
     let mut answer = Answer::default();
     let mut printer = AnswerPrinter::new();
+    let mut prefill = PrefillBar(None);
     for update in updates {
         match update {
-            Update::Prefill { .. } => {}
+            Update::Prefill { done, total } => prefill.show(done, total),
             Update::Output(output) => {
+                prefill.hide();
                 for delta in output.deltas {
                     match delta {
                         Delta::Content(text) => {
@@ -101,16 +104,43 @@ pub fn answer(
                 }
             }
             Update::Finished(outcome) => {
+                prefill.hide();
                 printer.finish()?;
                 return Ok((answer, outcome));
             }
             Update::Failed(error) => {
+                prefill.hide();
                 printer.finish()?;
                 return Err(error.into());
             }
         }
     }
     bail!("the engine stopped before the answer was complete")
+}
+
+/// Progress of reading a long prompt, on stderr when that is a terminal.
+struct PrefillBar(Option<ProgressBar>);
+
+impl PrefillBar {
+    /// Shorter prompts are read before a bar could be seen.
+    const FROM: usize = 2048;
+
+    fn show(&mut self, done: usize, total: usize) {
+        if total < Self::FROM {
+            return;
+        }
+        let bar = self.0.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("reading the prompt {bar:30} {pos}/{len} tokens");
+            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        bar.set_position(done as u64);
+    }
+
+    fn hide(&mut self) {
+        if let Some(bar) = self.0.take() {
+            bar.finish_and_clear();
+        }
+    }
 }
 
 /// A remark for the reader when an answer did not end by itself.

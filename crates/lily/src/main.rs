@@ -38,25 +38,17 @@ struct Cli {
     log: String,
 }
 
+/// Each command's own arguments say what it does.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the OpenAI-compatible HTTP API.
     Serve(commands::serve::ServeArgs),
-    /// Talk to the model in the terminal.
     Chat(commands::chat::ChatArgs),
-    /// Answer one prompt.
     Run(commands::run::RunArgs),
-    /// Validate a checkpoint and print what it is and needs.
     Check(commands::check::CheckArgs),
-    /// Measure quality against the f32 reference: perplexity, top-1 agreement, KL.
     Eval(commands::eval::EvalArgs),
-    /// Measure speed, beside what this machine could do at most.
     Bench(bench::BenchArgs),
-    /// Write the logits of a prompt to a file.
     Logits(commands::logits::LogitsArgs),
-    /// Render messages through the chat template.
     Render(commands::render::RenderArgs),
-    /// Turn text on stdin into token ids, or ids into text.
     Tokenize(commands::tokenize::TokenizeArgs),
 }
 
