@@ -491,7 +491,15 @@ impl Parser<'_> {
             let parts = self.split(i..semi);
             // A pointer or an initialised reference lives in registers and is no threadgroup variable.
             let first = parts.first().cloned().unwrap_or(i..semi);
-            let indirect = first.clone().any(|j| toks[j].is("*") || toks[j].is("&") || toks[j].is("="));
+            let mut indirect = false;
+            let mut j = first.start;
+            while j < first.end {
+                if toks[j].is("[") || toks[j].is("(") {
+                    j = brackets.of(j);
+                }
+                indirect |= toks[j].is("*") || toks[j].is("&") || toks[j].is("=");
+                j += 1;
+            }
             if indirect {
                 i = semi;
                 continue;

@@ -65,7 +65,7 @@ fn constants_enums_and_layouts() {
          struct Q { half s; uchar q[TILE]; float3 v; packed_float3 p; };\n\
          constant bool FAST [[function_constant(3)]];\nconstant float table[4] = {1, 2, 3, 4};\n\
          typedef uint4 codes;\nusing Row = vec<bfloat, 4>;\n\
-         kernel void k(constant Q& q [[buffer(0)]]) { threadgroup codes a[TILE][2], b; threadgroup Row c[3]; threadgroup float* p = 0; }",
+         kernel void k(constant Q& q [[buffer(0)]]) { threadgroup codes a[TILE][1 * 2], b; threadgroup Row c[3]; threadgroup float* p = 0; }",
     );
     let env = ConstEnv::new(&u);
     let f = &u.functions[0];

@@ -1,0 +1,115 @@
+// Matrix times vector for decoding: activations f32, weights 4 or 8 bits, sums f32.
+//
+// A simdgroup computes ROWS rows; its lanes share the columns, CHUNK at a time, and every activation loaded serves
+// all rows. Up to four matrices with one input go in one dispatch, their outputs side by side.
+#include "common.metal.h"
+
+constant constexpr uint SIMDGROUPS = 4;
+
+struct ProjectShape {
+  uint cols;      // input width, a multiple of 64
+  uint matrices;  // 1 to 4
+  uint4 rows;     // output width of each matrix; they may be ragged
+  uint4 bits;     // 4 or 8, for each
+  uint stride;    // floats between the outputs of two tokens
+  float eps;      // of the RMSNorm
+};
+
+// y = W rmsnorm(x), or y += W x.
+//
+// Replaces: RMSNorm and up to four projections (NORM), or a projection and the residual addition (ADD).
+// Grid: (sum over matrices of ceil(rows / (ROWS * SIMDGROUPS)), tokens); threadgroup 128.
+// x [tokens, cols] f32; gain [cols] bfloat; y [tokens, stride] f32; w0..b3 the matrices: an absent one is bound to
+// any matrix and not read. The norm's factor does not depend on the column, so it is applied to the sums; every
+// simdgroup finds it while it reads x.
+template <uint ROWS, bool NORM, bool ADD>
+[[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void project(
+    device const float4* x [[buffer(0)]], device const bfloat4* gain [[buffer(1)]], device float* y [[buffer(2)]],
+    constant ProjectShape& shape [[buffer(3)]], device const uint4* w0 [[buffer(4)]],
+    device const bfloat* s0 [[buffer(5)]], device const bfloat* b0 [[buffer(6)]], device const uint4* w1 [[buffer(7)]],
+    device const bfloat* s1 [[buffer(8)]], device const bfloat* b1 [[buffer(9)]],
+    device const uint4* w2 [[buffer(10)]], device const bfloat* s2 [[buffer(11)]],
+    device const bfloat* b2 [[buffer(12)]], device const uint4* w3 [[buffer(13)]],
+    device const bfloat* s3 [[buffer(14)]], device const bfloat* b3 [[buffer(15)]],
+    uint2 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  // Which matrix this threadgroup works on, and its first row there.
+  uint m = 0, block = tg.x, offset = 0;
+  while (m + 1 < shape.matrices) {
+    uint blocks = (shape.rows[m] + ROWS * SIMDGROUPS - 1) / (ROWS * SIMDGROUPS);
+    if (block < blocks) break;
+    block -= blocks;
+    offset += shape.rows[m];
+    m++;
+  }
+  device const uint4* w = m == 0 ? w0 : m == 1 ? w1 : m == 2 ? w2 : w3;
+  device const bfloat* scales = m == 0 ? s0 : m == 1 ? s1 : m == 2 ? s2 : s3;
+  device const bfloat* biases = m == 0 ? b0 : m == 1 ? b1 : m == 2 ? b2 : b3;
+  uint rows = shape.rows[m], row0 = (block * SIMDGROUPS + sg) * ROWS;
+  bool wide = shape.bits[m] == 8;
+  uint chunks = shape.cols / CHUNK;
+  device const float4* xt = x + tg.y * (shape.cols / 4);
+
+  float sums[ROWS];
+  for (uint r = 0; r < ROWS; r++) sums[r] = 0.0f;
+  float squares = 0.0f;
+  for (uint i = lane; i < chunks; i += 32) {
+    Chunk c;
+    for (uint j = 0; j < 8; j++) {
+      float4 v = xt[i * 8 + j];
+      if (NORM) {
+        squares += dot(v, v);
+        v *= float4(gain[i * 8 + j]);
+      }
+      c.x[j] = v;
+    }
+    finish(c);
+    for (uint r = 0; r < ROWS; r++) {
+      // Rows past the end repeat the last one and are not stored.
+      uint row = min(row0 + r, rows - 1), g = row * (shape.cols / GROUP) + i / (GROUP / CHUNK);
+      float scale = float(scales[g]), bias = float(biases[g]);
+      if (wide)
+        sums[r] += dot8(w[(row * chunks + i) * 2], w[(row * chunks + i) * 2 + 1], scale, bias, c);
+      else
+        sums[r] += dot4(w[row * chunks + i], scale, bias, c);
+    }
+  }
+  float factor = NORM ? precise::rsqrt(simd_sum(squares) / float(shape.cols) + shape.eps) : 1.0f;
+  for (uint r = 0; r < ROWS; r++) {
+    float v = simd_sum(sums[r]) * factor;
+    if (lane == 0 && row0 + r < rows) {
+      uint at = tg.y * shape.stride + offset + row0 + r;
+      y[at] = ADD ? y[at] + v : v;
+    }
+  }
+}
+#define PROJECT(name, rows, norm, add) \
+  template [[host_name("project_" name #rows)]] [[kernel]] decltype(project<rows, norm, add>) project<rows, norm, add>;
+PROJECT("norm_", 1, true, false)
+PROJECT("norm_", 2, true, false)
+PROJECT("norm_", 4, true, false)
+PROJECT("add_", 1, false, true)
+PROJECT("add_", 2, false, true)
+PROJECT("add_", 4, false, true)
+
+struct EmbedShape {
+  uint cols;
+};
+
+// y = row `ids[token]` of the embedding, dequantised. The ids are the token slots that the sampler writes.
+// Grid: (ceil(cols / (32 * 32)), tokens); threadgroup 32: a lane writes 32 columns.
+kernel void embed(device const uint* ids [[buffer(0)]], device const uint4* w [[buffer(1)]],
+                  device const bfloat* scales [[buffer(2)]], device const bfloat* biases [[buffer(3)]],
+                  device float4* y [[buffer(4)]], constant EmbedShape& shape [[buffer(5)]],
+                  uint2 tg [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
+  uint i = tg.x * 32 + lane, chunks = shape.cols / CHUNK;
+  if (i >= chunks) return;
+  uint row = ids[tg.y], g = row * (shape.cols / GROUP) + i / (GROUP / CHUNK);
+  uint4 q = w[row * chunks + i];
+  float scale = float(scales[g]), bias = float(biases[g]);
+  for (uint j = 0; j < 8; j++) {
+    uint word = q[j / 2] >> (16 * (j % 2));
+    float4 codes = float4(code(word & 15u), code(word >> 4 & 15u), code(word >> 8 & 15u), code(word >> 12 & 15u));
+    y[tg.y * (shape.cols / 4) + i * 8 + j] = codes * scale + bias;
+  }
+}
