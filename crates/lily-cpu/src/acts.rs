@@ -88,8 +88,7 @@ impl Tiles {
     /// The split of `n` tokens.
     pub fn new(n: usize) -> Self {
         let count = n.div_ceil(TILE);
-        let (base, extra) = if count == 0 { (0, 0) } else { (n / count, n % count) };
-        Self { n, count, base, extra }
+        Self { n, count, base: n.checked_div(count).unwrap_or(0), extra: n.checked_rem(count).unwrap_or(0) }
     }
 
     /// First token of tile `i`.

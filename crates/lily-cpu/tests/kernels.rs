@@ -121,8 +121,8 @@ fn gemv_and_tiles_agree_with_the_definition() {
                     let one = quantize(k, &xs[..1]);
                     let mut out = vec![f32::NAN; rows];
                     k.gemv(&refs, &one.tile(0, Order::of_bits(bits)), &mut out);
-                    for r in 0..rows {
-                        check(&format!("gemv {name}"), &m, r, &xs[0], out[r]);
+                    for (r, &y) in out.iter().enumerate() {
+                        check(&format!("gemv {name}"), &m, r, &xs[0], y);
                     }
 
                     let acts = quantize(k, &xs);

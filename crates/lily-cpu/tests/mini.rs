@@ -24,7 +24,7 @@ fn distributions_agree_with_the_reference() {
     let mut state = reference.new_state();
     let mut logits = reference.forward_last(&mut state, &ids);
     for i in 0..239u32 {
-        let id = if i % 30 < 4 { (i * 2_654_435_761u32 >> 7) % 8000 } else { argmax(&logits) };
+        let id = if i % 30 < 4 { (i.wrapping_mul(2_654_435_761) >> 7) % 8000 } else { argmax(&logits) };
         ids.push(id);
         logits = reference.forward_last(&mut state, &[id]);
     }

@@ -123,6 +123,7 @@ type GemvFn = unsafe fn(&RowsRef<'_>, &Tile<'_>, &mut [f32]);
 type UnpackFn = unsafe fn(&RowsRef<'_>, &mut [u8], &mut [f32], &mut [f32]);
 type TileFn = unsafe fn(&[u8], &[f32], &[f32], usize, &Tile<'_>, &mut [f32]);
 type QuantizeFn = unsafe fn(&[f32; GROUP], &mut [u8], &mut [u8], usize, usize) -> (f32, f32);
+type ConvFn = unsafe fn([&[f32]; 4], &[f32], usize, &mut [f32]);
 type ScoresFn = unsafe fn(&[f32], usize, &[u16], &mut [f32], usize);
 type ValuesFn = unsafe fn(&[f32], usize, usize, &[u16], usize, &mut [f32]);
 
@@ -142,7 +143,7 @@ pub struct Kernels {
     swiglu: unsafe fn(&[f32], &[f32], &mut [f32]),
     gate_sigmoid: unsafe fn(&mut [f32], &[f32]),
     gated_gain: unsafe fn(&mut [f32], f32, &[f32], &[f32]),
-    conv_silu: unsafe fn([&[f32]; 4], &[f32], usize, &mut [f32]),
+    conv_silu: ConvFn,
     gdn: unsafe fn(&mut [f32], &GdnTokens<'_>, &mut [f32]),
     /// For 8, 4, 2 and 1 rows.
     scores: [ScoresFn; 4],
@@ -341,7 +342,9 @@ impl Kernels {
     #[inline]
     pub fn gemv(&self, m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
         assert!(x.tokens == 1 && m.rows == out.len() && x.cols == m.groups * GROUP);
-        assert!(x.lines.len() >= m.groups.div_ceil(2) * 256 && x.scale.len() >= m.groups.next_multiple_of(16));
+        assert!(
+            x.lines.len() >= m.groups.div_ceil(2) * 256 && x.scale.len() >= m.groups.next_multiple_of(16)
+        );
         assert!(x.sum.len() >= m.groups.next_multiple_of(16));
         // SAFETY: the instruction set was checked by `of`; `RowsRef::new` and the assertions fix all lengths.
         unsafe { self.gemv[usize::from(m.bits == 8)](m, x, out) }
@@ -406,6 +409,7 @@ impl Kernels {
 
     /// Weighted values of any number of rows; see [`generic::weighted_values`].
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn weighted_values(
         &self,
         rows: usize,

@@ -108,8 +108,21 @@ pub(crate) fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [
                     out[step * 64 + lane % 16 * 4 + k] = byte;
                 }
             }
-            s[g * BLOCK + lane] = bf16_to_f32(m.scales[r * m.stride + g]);
-            b[g * BLOCK + lane] = bf16_to_f32(m.biases[r * m.stride + g]);
+        }
+    }
+    unpack_scales(m, s, b);
+}
+
+/// Scales and biases as f32, `[group][BLOCK]`.
+#[inline(always)]
+pub(crate) fn unpack_scales(m: &RowsRef<'_>, s: &mut [f32], b: &mut [f32]) {
+    for lane in 0..BLOCK {
+        let at = lane.min(m.rows - 1) * m.stride;
+        let rows = m.scales[at..at + m.groups].iter().zip(&m.biases[at..at + m.groups]);
+        let out = s.chunks_exact_mut(BLOCK).zip(b.chunks_exact_mut(BLOCK));
+        for ((s, b), (&scale, &bias)) in out.zip(rows) {
+            s[lane] = bf16_to_f32(scale);
+            b[lane] = bf16_to_f32(bias);
         }
     }
 }

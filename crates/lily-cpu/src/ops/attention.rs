@@ -134,6 +134,7 @@ struct Query<'a> {
 
 /// Attends; `out` is `[rows][heads * head_dim]`, gated. `partial` is scratch for split contexts, see
 /// [`partial_len`].
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn attend(
     m: &mut Machine,
     c: &ModelConfig,

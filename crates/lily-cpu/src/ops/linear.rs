@@ -7,7 +7,7 @@ use crate::{
     acts::{Acts, Order, TILE, Tile},
     error::Result,
     kernels::{BLOCK, Kernels, RowsRef, Unpacked},
-    pool::{BlockMut, grid},
+    pool::{BlockMut, columns},
     worker::{BLOCKS, CHUNK, PANEL, Worker},
 };
 
@@ -82,8 +82,7 @@ pub(crate) fn gemm(m: &mut Machine, jobs: &mut [Gemm<'_>], x: &Acts) -> Result<(
     let piece = rows.div_ceil(m.pool.threads() * 4).next_multiple_of(BLOCK).min(BLOCKS * BLOCK);
     let mut items = Vec::new();
     for job in jobs {
-        let all = std::slice::from_ref(&(0..n)).to_vec();
-        for block in grid(&mut job.out[..n * job.matrix.rows], job.matrix.rows, &all, piece) {
+        for block in columns(&mut job.out[..n * job.matrix.rows], job.matrix.rows, piece) {
             items.push((job.matrix, job.add, block));
         }
     }

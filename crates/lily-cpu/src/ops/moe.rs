@@ -18,7 +18,7 @@ use crate::{
     acts::{Acts, Order, TileMut, Tiles},
     error::Result,
     kernels::{BLOCK, Kernels, RowsRef},
-    pool::grid,
+    pool::columns,
     worker::{PANEL, Worker},
 };
 
@@ -280,7 +280,7 @@ pub(crate) fn many(
     let (groups, routed, shared) = (&s.groups, &s.routed, &s.shared);
     let shared_gate = &shared_gate[..n];
     let width = w.shared_down_proj.rows;
-    let mut blocks = grid(&mut x[..n * width], width, &[0..n], BLOCK);
+    let mut blocks = columns(&mut x[..n * width], width, BLOCK);
     m.pool.run_items(
         &mut m.workers,
         &mut blocks,

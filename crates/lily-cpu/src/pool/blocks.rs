@@ -108,6 +108,12 @@ pub fn grid<'a>(
     blocks
 }
 
+/// Cuts a row-major matrix of `row_len` columns into pieces of `col_chunk` columns and all rows.
+pub fn columns(data: &mut [f32], row_len: usize, col_chunk: usize) -> Vec<BlockMut<'_>> {
+    let rows = data.len() / row_len;
+    grid(data, row_len, std::slice::from_ref(&(0..rows)), col_chunk)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

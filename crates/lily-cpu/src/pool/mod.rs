@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use blocks::{BlockMut, grid};
+pub use blocks::{BlockMut, columns, grid};
 
 use crate::error::{CpuError, Result};
 

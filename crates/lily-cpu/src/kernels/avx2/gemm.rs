@@ -9,13 +9,77 @@ use crate::{
     kernels::{BLOCK, RowsRef, portable},
 };
 
-/// 4-bit rows; [`portable::unpack`], vectorised by the compiler.
+/// Transposes 8 rows of 8 dwords.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn transpose(rows: &[*const u8; 8], offset: usize) -> [__m256i; 8] {
+    // SAFETY: the caller's pointers are valid for 32 bytes at `offset`.
+    unsafe {
+        let r: [__m256i; 8] = std::array::from_fn(|i| _mm256_loadu_si256(rows[i].add(offset).cast()));
+        // Dwords, then qwords, inside each 128-bit lane.
+        let a: [__m256i; 8] = std::array::from_fn(|i| {
+            let (x, y) = (r[i & !1], r[i | 1]);
+            if i & 1 == 0 { _mm256_unpacklo_epi32(x, y) } else { _mm256_unpackhi_epi32(x, y) }
+        });
+        // b[4 q + c]: column c of each 128-bit lane, rows 4 q..4 q + 4.
+        let b: [__m256i; 8] = std::array::from_fn(|i| {
+            let (q, c) = (i & !3, i & 3);
+            let (x, y) = (a[q + c / 2], a[q + 2 + c / 2]);
+            if c & 1 == 0 { _mm256_unpacklo_epi64(x, y) } else { _mm256_unpackhi_epi64(x, y) }
+        });
+        std::array::from_fn(|i| {
+            let (x, y) = (b[i & 3], b[4 + (i & 3)]);
+            if i < 4 {
+                _mm256_permute2x128_si256::<0x20>(x, y)
+            } else {
+                _mm256_permute2x128_si256::<0x31>(x, y)
+            }
+        })
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32], b: &mut [f32]) {
+    portable::unpack_scales(m, s, b);
+    let out = w.as_mut_ptr();
+    let low = _mm256_set1_epi8(15);
+    // SAFETY: rows are clamped to the last one, and every group is whole; `w` holds `groups` blocks of 2048 bytes.
+    unsafe {
+        for eight in 0..4 {
+            let rows: [*const u8; 8] = std::array::from_fn(|i| {
+                m.weight.as_ptr().add((eight * 8 + i).min(m.rows - 1) * m.row_bytes())
+            });
+            for g in 0..m.groups {
+                let p = out.add((g * 2 + eight / 2) * 1024 + eight % 2 * 32);
+                let put = |step: usize, x: __m256i| _mm256_storeu_si256(p.add(step * 64).cast(), x);
+                if BITS == 4 {
+                    let columns = transpose(&rows, g * 32);
+                    for (c, &x) in columns.iter().enumerate() {
+                        put(c, _mm256_and_si256(x, low));
+                        put(8 + c, _mm256_and_si256(_mm256_srli_epi16::<4>(x), low));
+                    }
+                } else {
+                    for half in 0..2 {
+                        let columns = transpose(&rows, g * 64 + half * 32);
+                        for (c, &x) in columns.iter().enumerate() {
+                            put(half * 8 + c, x);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// 4-bit rows; as [`portable::unpack`].
 ///
 /// # Safety
 /// AVX2; lengths as checked by [`crate::kernels::Kernels::unpack`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn unpack4(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32], b: &mut [f32]) {
-    portable::unpack::<4>(m, w, s, b)
+    // SAFETY: the caller's promise.
+    unsafe { unpack::<4>(m, w, s, b) }
 }
 
 /// 8-bit rows.
@@ -24,7 +88,8 @@ pub(super) unsafe fn unpack4(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32], b: &m
 /// As [`unpack4`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn unpack8(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32], b: &mut [f32]) {
-    portable::unpack::<8>(m, w, s, b)
+    // SAFETY: the caller's promise.
+    unsafe { unpack::<8>(m, w, s, b) }
 }
 
 /// Products of the 8 steps at `w` (64 bytes apart, 16 rows of which two vectors of 8) with the bytes at `x`, added

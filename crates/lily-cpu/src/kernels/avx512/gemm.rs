@@ -69,8 +69,8 @@ unsafe fn transpose_bf16(rows: &[*const u8; 16], groups: usize, lane0: usize, ou
             };
             if n == 8 {
                 // What the model asks for; unrolled, and unused columns are never computed.
-                for c in 0..4 {
-                    put(c, columns[c]);
+                for (c, &x) in columns[..4].iter().enumerate() {
+                    put(c, x);
                 }
             } else {
                 for (c, &x) in columns.iter().enumerate().take(n / 2) {
@@ -119,13 +119,13 @@ unsafe fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32]
                         _mm512_storeu_si512(p.add(512).cast(), odd);
                     };
                     let p = block(g);
-                    for c in 0..8 {
-                        put(p.add(c * 64), columns[c]);
+                    for (c, &x) in columns[..8].iter().enumerate() {
+                        put(p.add(c * 64), x);
                     }
                     if g + 1 < groups {
                         let p = block(g + 1);
-                        for c in 0..8 {
-                            put(p.add(c * 64), columns[8 + c]);
+                        for (c, &x) in columns[8..].iter().enumerate() {
+                            put(p.add(c * 64), x);
                         }
                     }
                 }
