@@ -75,7 +75,7 @@ template <class T, class F, int width> LILY_NOINLINE void reduce(void** s, uint 
     if (mask >> i & 1) ((lane_slot<T>*)s[i])->out = v[i / width * width];
 }
 #define LILY_REDUCE(name, F, width)                                                            \
-  template <class T> LILY_NOINLINE T name##_at(Site site, T x) {                               \
+  template <class T> LILY_FN T name##_at(Site site, T x) {                               \
     lane_slot<T> s;                                                                            \
     s.in = x;                                                                                  \
     lily_collective(reduce<T, F, width>, &s, site.id);                                         \
@@ -103,7 +103,7 @@ template <class T, class F, bool inclusive> LILY_NOINLINE void scan(void** s, ui
     }
 }
 #define LILY_SCAN(name, F, inclusive)                                                          \
-  template <class T> LILY_NOINLINE T name##_at(Site site, T x) {                               \
+  template <class T> LILY_FN T name##_at(Site site, T x) {                               \
     lane_slot<T> s;                                                                            \
     s.in = x;                                                                                  \
     lily_collective(scan<T, F, inclusive>, &s, site.id);                                       \
@@ -136,7 +136,7 @@ template <class T, int kind> LILY_NOINLINE void shuffle(void** s, uint mask) {
   }
 }
 #define LILY_SHUFFLE(name, kind)                                                               \
-  template <class T> LILY_NOINLINE T name##_at(Site site, T x, ushort a) {                     \
+  template <class T> LILY_FN T name##_at(Site site, T x, ushort a) {                     \
     lane_slot<T> s;                                                                            \
     s.in = x;                                                                                  \
     s.a = a;                                                                                   \
@@ -152,7 +152,7 @@ LILY_SHUFFLE(simd_shuffle_rotate_up, ROTATE_UP)
 LILY_SHUFFLE(simd_shuffle_rotate_down, ROTATE_DOWN)
 LILY_SHUFFLE(quad_shuffle_xor, XOR)
 LILY_SHUFFLE(quad_broadcast, QUAD)
-template <class T> LILY_NOINLINE T simd_broadcast_first_at(Site site, T x) {
+template <class T> LILY_FN T simd_broadcast_first_at(Site site, T x) {
   lane_slot<T> s;
   s.in = x;
   s.a = 0;
@@ -172,7 +172,7 @@ template <class T, bool up> LILY_NOINLINE void shuffle_fill(void** s, uint mask)
     p->out = !(mask >> k & 1) ? poison<T>() : j == k ? ((fill_slot<T>*)s[k])->in : ((fill_slot<T>*)s[k])->fill;
   }
 }
-template <class T> LILY_NOINLINE T simd_shuffle_and_fill_up_at(Site site, T x, T fill, ushort a) {
+template <class T> LILY_FN T simd_shuffle_and_fill_up_at(Site site, T x, T fill, ushort a) {
   fill_slot<T> s;
   s.in = x;
   s.fill = fill;
@@ -180,7 +180,7 @@ template <class T> LILY_NOINLINE T simd_shuffle_and_fill_up_at(Site site, T x, T
   lily_collective(shuffle_fill<T, true>, &s, site.id);
   return s.out;
 }
-template <class T> LILY_NOINLINE T simd_shuffle_and_fill_down_at(Site site, T x, T fill, ushort a) {
+template <class T> LILY_FN T simd_shuffle_and_fill_down_at(Site site, T x, T fill, ushort a) {
   fill_slot<T> s;
   s.in = x;
   s.fill = fill;
@@ -199,7 +199,7 @@ LILY_NOINLINE void ballot(void** s, uint mask) {
       ((lane_slot<uint>*)s[i])->a = mask;
     }
 }
-LILY_NOINLINE lane_slot<uint> vote(Site site, bool p) {
+LILY_FN lane_slot<uint> vote(Site site, bool p) {
   lane_slot<uint> s;
   s.in = p;
   lily_collective(ballot, &s, site.id);
@@ -254,7 +254,7 @@ template <class D, class A, class B, class C> LILY_NOINLINE void product(void** 
         ((product_slot<D, A, B, C>*)s[l])->d->v[k] = convert<D>(d[matrix_row(l)][matrix_column(l) + k]);
 }
 template <class D, class A, class B, class C>
-LILY_NOINLINE void simdgroup_multiply_accumulate_at(Site site, simdgroup_matrix<D, 8, 8>& d,
+LILY_FN void simdgroup_multiply_accumulate_at(Site site, simdgroup_matrix<D, 8, 8>& d,
                                                     const simdgroup_matrix<A, 8, 8>& a,
                                                     const simdgroup_matrix<B, 8, 8>& b,
                                                     const simdgroup_matrix<C, 8, 8>& c) {
@@ -264,7 +264,7 @@ LILY_NOINLINE void simdgroup_multiply_accumulate_at(Site site, simdgroup_matrix<
   d.e = out;
 }
 template <class D, class A, class B>
-LILY_NOINLINE void simdgroup_multiply_at(Site site, simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+LILY_FN void simdgroup_multiply_at(Site site, simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                          const simdgroup_matrix<B, 8, 8>& b) {
   vec<D, 2> out;
   product_slot<D, A, B, D> m{&out, &a.e, &b.e, 0};

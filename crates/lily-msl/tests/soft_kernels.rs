@@ -5,7 +5,7 @@ mod common;
 use std::sync::OnceLock;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use common::{Random, checked, compiler, unit};
+use common::{Random, checked, close, compiler, unit};
 use half::bf16;
 use lily_msl::manifest::Access;
 use lily_msl::soft::{Arg, Dispatch, Outcome, RawArg, RawDispatch, SoftLibrary, Value};
@@ -27,14 +27,6 @@ fn library() -> Option<&'static SoftLibrary> {
 
 fn run(lib: &SoftLibrary, d: Dispatch<'_>) -> Outcome {
     lib.dispatch(d).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn close(got: &[f32], want: &[f64], rel: f64) {
-    assert_eq!(got.len(), want.len());
-    let scale = (want.iter().map(|w| w * w).sum::<f64>() / want.len() as f64).sqrt();
-    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
-        assert!((g as f64 - w).abs() <= rel * (w.abs() + scale), "element {i}: {g} is not {w}");
-    }
 }
 
 #[test]
@@ -78,7 +70,7 @@ fn gemv_4bit() {
                 seed,
             },
         );
-        close(&y, &want, 2e-6);
+        close("y", &y, &want, 2e-6);
         // Every weight, scale and bias is read, and exactly the rows are written.
         assert_eq!((o.touched[0].read.len(), o.touched[0].bytes_read()), (1, w.len() as u64 * 4));
         assert_eq!(o.touched[1].bytes_read(), scales.len() as u64 * 2);
@@ -122,7 +114,7 @@ fn rmsnorm_rows() {
                 seed,
             },
         );
-        close(&y, &want, 2e-6);
+        close("y", &y, &want, 2e-6);
         assert_eq!((o.stats.barriers, o.stats.threadgroup_bytes), (2 * rows as u64, 128));
         // The schedule changes nothing, bit by bit.
         assert_eq!(first.get_or_insert_with(|| y.clone()), &y);
@@ -162,7 +154,7 @@ fn gemm_with_simdgroup_matrices() {
                 seed,
             },
         );
-        close(&c, &want, 2e-6);
+        close("y", &c, &want, 2e-6);
         assert_eq!(first.get_or_insert_with(|| c.clone()), &c);
     }
 }
@@ -307,4 +299,43 @@ fn an_unchecked_library_gives_the_same_bits() {
         results.push(y);
     }
     assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn helpers_of_every_form_translate() {
+    let Some(c) = compiler() else { return };
+    // Address spaces first, overloads that differ in them only, members, operators, templates, a helper whose
+    // structure comes straight from memory: all of its bytes are seen.
+    let u = unit(
+        "k.metal",
+        "#include <metal_stdlib>\nusing namespace metal;\n\
+         struct Pair { float a; float b; float sum() const { return a + b; } };\n\
+         device float* at(device float* p, uint i) { return p + i; }\n\
+         inline float get(device const float* p) { return p[0]; }\n\
+         inline float get(constant float* p) { return p[0]; }\n\
+         float both(Pair p) { return p.sum(); }\n\
+         template <typename T> static inline T twice(T v) { return v + v; }\n\
+         kernel void k(device const Pair* p [[buffer(0)]], device float* y [[buffer(1)]],\n\
+                       uint i [[thread_index_in_simdgroup]]) {\n\
+           *at(y, i) = twice(both(p[i]));\n\
+         }",
+        &[],
+    );
+    u.lint().unwrap_or_else(|e| panic!("{e}"));
+    let lib = checked(&u, &c);
+    let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
+    let mut y = vec![0f32; 32];
+    let args = vec![("p", Arg::Read(cast_slice(&x))), ("y", Arg::Write(cast_slice_mut(&mut y)))];
+    let d = Dispatch {
+        kernel: "k",
+        grid: [1, 1, 1],
+        group: [32, 1, 1],
+        args,
+        threadgroup: &[],
+        constants: &[],
+        seed: 0,
+    };
+    let o = run(&lib, d);
+    assert_eq!(y, (0..32).map(|i| (8 * i + 2) as f32).collect::<Vec<_>>());
+    assert_eq!(o.touched[0].bytes_read(), 256);
 }

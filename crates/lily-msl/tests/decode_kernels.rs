@@ -1,0 +1,617 @@
+//! The decode kernels of `kernels/` on the checked soft device against f64, at the shapes of the tiny model, of
+//! lily-mini and of the 35B model (some rows where whole matrices would take long), in two schedules.
+
+mod common;
+
+use std::sync::OnceLock;
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use common::*;
+use half::bf16;
+use lily_msl::soft::{Arg, Dispatch, Outcome, SoftLibrary};
+
+const SEEDS: [u32; 2] = [0, 31];
+const EPS: f32 = 1e-6;
+
+/// The library of one source, built once.
+fn library(name: &'static str) -> Option<&'static SoftLibrary> {
+    static LIBS: [OnceLock<Option<SoftLibrary>>; 5] = [const { OnceLock::new() }; 5];
+    let sources = [
+        ("gemv.metal", include_str!("../../../kernels/gemv.metal")),
+        ("gdn_decode.metal", include_str!("../../../kernels/gdn_decode.metal")),
+        ("attention_test.metal", include_str!("kernels/attention_test.metal")),
+        ("moe_decode.metal", include_str!("../../../kernels/moe_decode.metal")),
+        ("sample.metal", include_str!("../../../kernels/sample.metal")),
+    ];
+    let i = sources.iter().position(|s| s.0 == name).expect("a known source");
+    LIBS[i]
+        .get_or_init(|| {
+            let headers = [
+                ("common.metal.h", include_str!("../../../kernels/common.metal.h")),
+                ("attention_decode.metal", include_str!("../../../kernels/attention_decode.metal")),
+            ];
+            let u = unit(name, sources[i].1, &headers);
+            u.lint().unwrap_or_else(|e| panic!("{e}"));
+            compiler().map(|c| checked(&u, &c))
+        })
+        .as_ref()
+}
+
+fn run(
+    lib: &SoftLibrary,
+    kernel: &str,
+    grid: [u32; 3],
+    threads: u32,
+    seed: u32,
+    args: Vec<(&str, Arg<'_>)>,
+) -> Outcome {
+    let d = Dispatch { kernel, grid, group: [threads, 1, 1], args, threadgroup: &[], constants: &[], seed };
+    lib.dispatch(d).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn read<T: Pod>(v: &[T]) -> Arg<'_> {
+    Arg::Read(cast_slice(v))
+}
+
+fn write<T: Pod>(v: &mut [T]) -> Arg<'_> {
+    Arg::Write(cast_slice_mut(v))
+}
+
+fn floats(r: &mut Random, n: usize) -> Vec<f32> {
+    (0..n).map(|_| r.unit()).collect()
+}
+
+fn bfloats(r: &mut Random, n: usize, scale: f32, offset: f32) -> Vec<bf16> {
+    (0..n).map(|_| bf16::from_f32(offset + scale * r.unit())).collect()
+}
+
+#[test]
+fn project_with_norm_and_with_addition() {
+    let Some(lib) = library("gemv.metal") else { return };
+    // (columns, rows of each matrix, bits, tokens, rows a simdgroup)
+    let cases: [(usize, &[usize], &[usize], usize, usize); 7] = [
+        (128, &[1024, 512, 4, 4], &[4, 4, 4, 4], 2, 4), // tiny, GDN
+        (256, &[64, 1, 128, 128], &[8, 8, 4, 4], 1, 2), // lily-mini, router and shared expert
+        (2048, &[40, 1, 17, 33], &[8, 8, 4, 4], 1, 4),  // 35B, ragged
+        (2048, &[50, 31, 32, 3], &[4, 4, 4, 4], 2, 1),
+        (64, &[5], &[4], 3, 1),
+        (4096, &[70], &[4], 1, 2),
+        (192, &[9, 7], &[4, 8], 1, 4),
+    ];
+    for (cols, rows, bits, tokens, per_group) in cases {
+        let mut r = Random(cols as u64 + rows[0] as u64);
+        let x = floats(&mut r, tokens * cols);
+        let gain = bfloats(&mut r, cols, 0.5, 1.0);
+        let m: Vec<Quant> = rows.iter().zip(bits).map(|(&n, &b)| Quant::random(&mut r, n, cols, b)).collect();
+        let stride = rows.iter().sum::<usize>() + 3;
+        let before = floats(&mut r, tokens * stride);
+        let four = |f: fn(&Quant) -> u32| -> [u32; 4] { std::array::from_fn(|i| m.get(i).map_or(0, f)) };
+        // cols, matrices, padding to 16, rows, bits, stride, eps, padding.
+        let mut shape = vec![cols as u32, m.len() as u32, 0, 0];
+        shape.extend(four(|q| q.rows as u32));
+        shape.extend(four(|q| q.bits as u32));
+        shape.extend([stride as u32, EPS.to_bits(), 0, 0]);
+        let blocks: usize = rows.iter().map(|n| n.div_ceil(per_group * 4)).sum();
+        for add in [false, true] {
+            let mut want = wide(&before);
+            for t in 0..tokens {
+                let input = wide(&x[t * cols..(t + 1) * cols]);
+                let input = if add { input } else { rms_norm(&input, &wide_bf16(&gain), EPS as f64) };
+                let out: Vec<f64> = m.iter().flat_map(|q| q.apply(&input)).collect();
+                for (i, o) in out.iter().enumerate() {
+                    let at = &mut want[t * stride + i];
+                    *at = if add { *at + o } else { *o };
+                }
+            }
+            for seed in SEEDS {
+                let mut y = before.clone();
+                let any = |i: usize| m.get(i).unwrap_or(&m[0]);
+                let kernel = format!("project_{}{per_group}", if add { "add_" } else { "norm_" });
+                let mut args = vec![
+                    ("x", read(&x)),
+                    ("gain", read(&gain)),
+                    ("y", write(&mut y)),
+                    ("shape", Arg::Bytes(cast_slice(&shape))),
+                ];
+                const NAMES: [[&str; 3]; 4] =
+                    [["w0", "s0", "b0"], ["w1", "s1", "b1"], ["w2", "s2", "b2"], ["w3", "s3", "b3"]];
+                for (i, n) in NAMES.iter().enumerate() {
+                    args.push((n[0], read(&any(i).codes)));
+                    args.push((n[1], read(&any(i).scales)));
+                    args.push((n[2], read(&any(i).biases)));
+                }
+                let o = run(lib, &kernel, [blocks as u32, tokens as u32, 1], 128, seed, args);
+                close(&format!("{kernel} {cols}x{rows:?}"), &y, &want, 4e-6);
+                // Every weight is read, none twice over; exactly the outputs are written.
+                for (i, q) in m.iter().enumerate() {
+                    assert_eq!(o.touched[4 + 3 * i].bytes_read(), q.codes.len() as u64 * 4);
+                }
+                assert_eq!(o.touched[2].bytes_written(), (tokens * (stride - 3) * 4) as u64);
+                assert_eq!(o.touched[1].bytes_read() > 0, !add, "the gain is read only for the norm");
+            }
+        }
+    }
+}
+
+#[test]
+fn embedding_rows() {
+    let Some(lib) = library("gemv.metal") else { return };
+    for (cols, ids) in [(2048usize, vec![7u32, 0, 99]), (128, vec![3])] {
+        let mut r = Random(cols as u64);
+        let m = Quant::random(&mut r, 100, cols, 4);
+        let mut y = vec![f32::NAN; ids.len() * cols];
+        run(
+            lib,
+            "embed",
+            [cols.div_ceil(1024) as u32, ids.len() as u32, 1],
+            32,
+            5,
+            vec![
+                ("ids", read(&ids)),
+                ("w", read(&m.codes)),
+                ("scales", read(&m.scales)),
+                ("biases", read(&m.biases)),
+                ("y", write(&mut y)),
+                ("shape", Arg::Bytes(cast_slice(&[cols as u32]))),
+            ],
+        );
+        // One product and one sum, each rounded: exactly what f32 gives.
+        for (t, &id) in ids.iter().enumerate() {
+            for i in 0..cols {
+                let q = m.codes[(id as usize * cols + i) / 8] >> (4 * (i % 8)) & 15;
+                let g = (id as usize * cols + i) / 64;
+                assert_eq!(y[t * cols + i], m.scales[g].to_f32() * q as f32 + m.biases[g].to_f32());
+            }
+        }
+    }
+}
+
+#[test]
+fn gdn_steps() {
+    let Some(lib) = library("gdn_decode.metal") else { return };
+    const D: usize = 128;
+    // (key heads, value heads, steps): tiny and lily-mini, and 35B for two steps.
+    for (kh, vh, steps) in [(2usize, 4usize, 6usize), (16, 32, 2)] {
+        let mut r = Random(kh as u64);
+        let (kw, vw) = (kh * D, vh * D);
+        let channels = 2 * kw + vw;
+        let stride = channels + vw + 2 * vh;
+        let conv = bfloats(&mut r, channels * 4, 0.5, 0.1);
+        let a_log: Vec<f32> = (0..vh).map(|_| r.unit()).collect();
+        let dt_bias: Vec<f32> = (0..vh).map(|_| 4.0 * r.unit()).collect();
+        let gain = bfloats(&mut r, D, 0.5, 1.0);
+        // Two sequences at different positions, in places 2 and 0 of three.
+        let slots = [2u32, 0];
+        let offset = [0u32, 5];
+        let mut inputs: Vec<Vec<Vec<f32>>> = vec![Vec::new(); 2];
+        let mut state = vec![0f32; 3 * vh * D * D];
+        let mut ring = vec![0f32; 3 * 4 * channels];
+        let mut reference = vec![vec![0f64; vh * D * D]; 2];
+        // The second sequence has seen five inputs already; only its last three matter to the convolution.
+        for p in 0..5 {
+            let x = floats(&mut r, stride);
+            ring[(p % 4) * channels..][..channels].copy_from_slice(&x[..channels]);
+            inputs[1].push(x);
+        }
+        for step in 0..steps {
+            let projected: Vec<f32> = (0..2).flat_map(|_| floats(&mut r, stride)).collect();
+            let positions = offset.map(|o| o + step as u32);
+            let mut want = Vec::new();
+            for t in 0..2 {
+                inputs[t].push(projected[t * stride..(t + 1) * stride].to_vec());
+                want.extend(gdn_reference(
+                    &inputs[t],
+                    &mut reference[t],
+                    kh,
+                    vh,
+                    &conv,
+                    &a_log,
+                    &dt_bias,
+                    &gain,
+                ));
+            }
+            let (state0, ring0) = (state.clone(), ring.clone());
+            for seed in SEEDS {
+                (state, ring) = (state0.clone(), ring0.clone());
+                let mut y = vec![f32::NAN; 2 * vw];
+                let o = run(
+                    lib,
+                    "gdn_step",
+                    [vh as u32, 2, 1],
+                    512,
+                    seed,
+                    vec![
+                        ("projected", read(&projected)),
+                        ("conv_weight", read(&conv)),
+                        ("a_log", read(&a_log)),
+                        ("dt_bias", read(&dt_bias)),
+                        ("gain", read(&gain)),
+                        ("positions", read(&positions)),
+                        ("slots", read(&slots)),
+                        ("ring", write(&mut ring)),
+                        ("state", write(&mut state)),
+                        ("y", write(&mut y)),
+                        (
+                            "shape",
+                            Arg::Bytes(cast_slice(&[kh as u32, vh as u32, stride as u32, EPS.to_bits()])),
+                        ),
+                    ],
+                );
+                close(&format!("gdn {kh}/{vh} step {step}"), &y, &want, 1e-5);
+                // The state of the two sequences is read once and written once.
+                let bytes = (2 * vh * D * D * 4) as u64;
+                assert_eq!((o.touched[8].bytes_read(), o.touched[8].bytes_written()), (bytes, bytes));
+                assert_eq!(o.touched[7].bytes_written(), (2 * channels * 4) as u64);
+            }
+            for t in 0..2 {
+                let s = &state[slots[t] as usize * vh * D * D..][..vh * D * D];
+                close(&format!("state {kh}/{vh} step {step}"), s, &reference[t], 1e-5);
+            }
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn gdn_reference(
+    inputs: &[Vec<f32>],
+    state: &mut [f64],
+    kh: usize,
+    vh: usize,
+    conv: &[bf16],
+    a_log: &[f32],
+    dt_bias: &[f32],
+    gain: &[bf16],
+) -> Vec<f64> {
+    const D: usize = 128;
+    let (kw, vw) = (kh * D, vh * D);
+    let channels = 2 * kw + vw;
+    let now = inputs.last().unwrap();
+    let u: Vec<f64> = (0..channels)
+        .map(|c| {
+            let taps = (0..4).map(|j| {
+                let x = (inputs.len() + j).checked_sub(4).map_or(0.0, |i| inputs[i][c]);
+                conv[c * 4 + j].to_f64() * x as f64
+            });
+            silu(taps.sum())
+        })
+        .collect();
+    let l2 = |v: &[f64]| {
+        let s = 1.0 / (v.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+        v.iter().map(|x| x * s).collect::<Vec<f64>>()
+    };
+    let mut out = Vec::new();
+    for h in 0..vh {
+        let key = h / (vh / kh) * D;
+        let q: Vec<f64> = l2(&u[key..key + D]).iter().map(|x| x / (D as f64).sqrt()).collect();
+        let k = l2(&u[kw + key..kw + key + D]);
+        let v = &u[2 * kw + h * D..][..D];
+        let (b, a) = (now[channels + vw + h] as f64, now[channels + vw + vh + h] as f64);
+        let softplus = (1.0 + (a + dt_bias[h] as f64).exp()).ln();
+        let decay = (-(a_log[h] as f64).exp() * softplus).exp();
+        let o: Vec<f64> = (0..D)
+            .map(|i| {
+                let row = &mut state[(h * D + i) * D..][..D];
+                row.iter_mut().for_each(|s| *s *= decay);
+                let sk: f64 = row.iter().zip(&k).map(|(s, k)| s * k).sum();
+                let delta = sigmoid(b) * (v[i] - sk);
+                row.iter_mut().zip(&k).for_each(|(s, k)| *s += delta * k);
+                row.iter().zip(&q).map(|(s, q)| s * q).sum()
+            })
+            .collect();
+        let z = &now[channels + h * D..][..D];
+        let normed = rms_norm(&o, &wide_bf16(gain), EPS as f64);
+        out.extend(normed.iter().zip(z).map(|(o, &z)| o * silu(z as f64)));
+    }
+    out
+}
+
+/// The 64-bit binary fraction of turns a position makes, for each of 32 rotations, high word first.
+fn rates() -> Vec<[u32; 2]> {
+    (0..32)
+        .map(|i| {
+            let turns = 1e7f64.powf(-(i as f64) / 32.0) / std::f64::consts::TAU;
+            let fraction = (turns * 2f64.powi(64)) as u64;
+            [(fraction >> 32) as u32, fraction as u32]
+        })
+        .collect()
+}
+
+fn rotated(x: &[f64], gain: &[bf16], position: u32) -> Vec<f64> {
+    let mut v = rms_norm(x, &wide_bf16(gain), EPS as f64);
+    for i in 0..32 {
+        let angle = position as f64 * 1e7f64.powf(-(i as f64) / 32.0);
+        let (a, b) = (v[i], v[i + 32]);
+        v[i] = a * angle.cos() - b * angle.sin();
+        v[i + 32] = b * angle.cos() + a * angle.sin();
+    }
+    v
+}
+
+#[test]
+fn rotation_is_exact_at_any_position() {
+    let Some(lib) = library("attention_test.metal") else { return };
+    let mut r = Random(6);
+    let x = floats(&mut r, 256);
+    let gain = bfloats(&mut r, 256, 0.5, 1.0);
+    for position in [0u32, 1, 1000, 262_143] {
+        let mut y = vec![f32::NAN; 256];
+        run(
+            lib,
+            "test_rotate",
+            [1, 1, 1],
+            32,
+            0,
+            vec![
+                ("x", read(&x)),
+                ("gain", read(&gain)),
+                ("rates", read(&rates())),
+                ("y", write(&mut y)),
+                ("position", Arg::Bytes(cast_slice(&[position]))),
+                ("eps", Arg::Bytes(cast_slice(&[EPS]))),
+            ],
+        );
+        close(&format!("position {position}"), &y, &rotated(&wide(&x), &gain, position), 2e-6);
+    }
+}
+
+#[test]
+fn attention_over_splits() {
+    let Some(lib) = library("attention_test.metal") else { return };
+    const D: usize = 256;
+    // (heads, KV heads, span, positions of the tokens): lily-mini, tiny, 35B; edges of spans.
+    let cases: [(usize, usize, u32, &[u32]); 5] = [
+        (4, 1, 64, &[0, 63, 64]),
+        (4, 2, 32, &[31, 100]),
+        (16, 2, 64, &[130]),
+        (16, 2, 1024, &[3]),
+        (2, 2, 16, &[40, 0]),
+    ];
+    for (heads, kv_heads, span, positions) in cases {
+        let mut r = Random(heads as u64 * 100 + span as u64);
+        let (tokens, group, capacity) = (positions.len(), heads / kv_heads, 160usize);
+        let stride = heads * 2 * D + 2 * kv_heads * D;
+        let splits = (capacity as u32).div_ceil(span) as usize;
+        let projected: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 3.0 * x).collect();
+        let (q_gain, k_gain) = (bfloats(&mut r, D, 0.5, 1.5), bfloats(&mut r, D, 0.5, 1.5));
+        let slots: Vec<u32> = (0..tokens as u32).rev().collect();
+        let cache = tokens * kv_heads * capacity * D;
+        let (keys0, values0) = (bfloats(&mut r, cache, 1.5, 0.0), bfloats(&mut r, cache, 1.0, 0.2));
+        let at = |t: usize, kv: usize, p: usize| ((slots[t] as usize * kv_heads + kv) * capacity + p) * D;
+
+        // What the cache must hold after, and the result.
+        let (mut keys_after, mut values_after) = (keys0.clone(), values0.clone());
+        let mut want = Vec::new();
+        for t in 0..tokens {
+            let p = positions[t] as usize;
+            let row = &projected[t * stride..(t + 1) * stride];
+            for kv in 0..kv_heads {
+                let k = rotated(&wide(&row[heads * 2 * D + kv * D..][..D]), &k_gain, p as u32);
+                for i in 0..D {
+                    keys_after[at(t, kv, p) + i] = bf16::from_f64(k[i]);
+                    values_after[at(t, kv, p) + i] =
+                        bf16::from_f32(row[heads * 2 * D + (kv_heads + kv) * D + i]);
+                }
+            }
+            for h in 0..heads {
+                let q = rotated(&wide(&row[h * 2 * D..][..D]), &q_gain, p as u32);
+                let score = |n: usize| {
+                    let k = &keys_after[at(t, h / group, n)..][..D];
+                    k.iter().zip(&q).map(|(k, q)| k.to_f64() * q).sum::<f64>() / 16.0
+                };
+                let scores: Vec<f64> = (0..=p).map(score).collect();
+                let top = scores.iter().copied().fold(f64::MIN, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                for i in 0..D {
+                    let v = |n: usize| values_after[at(t, h / group, n) + i].to_f64();
+                    let o: f64 = weights.iter().enumerate().map(|(n, w)| w * v(n)).sum::<f64>() / total;
+                    want.push(o * sigmoid(row[h * 2 * D + D + i] as f64));
+                }
+            }
+        }
+        let mut shape =
+            vec![heads as u32, kv_heads as u32, capacity as u32, span, splits as u32, stride as u32];
+        shape.push(EPS.to_bits());
+        for seed in SEEDS {
+            let (mut keys, mut values) = (keys0.clone(), values0.clone());
+            let mut partial = vec![f32::NAN; tokens * heads * splits * D];
+            let mut weights = vec![f32::NAN; tokens * heads * splits * 2];
+            let mut y = vec![f32::NAN; tokens * heads * D];
+            let o = run(
+                lib,
+                &format!("attention_split_{group}"),
+                [splits as u32, kv_heads as u32, tokens as u32],
+                128,
+                seed,
+                vec![
+                    ("projected", read(&projected)),
+                    ("q_gain", read(&q_gain)),
+                    ("k_gain", read(&k_gain)),
+                    ("rates", read(&rates())),
+                    ("positions", read(positions)),
+                    ("slots", read(&slots)),
+                    ("keys", write(&mut keys)),
+                    ("values", write(&mut values)),
+                    ("partial", write(&mut partial)),
+                    ("weights", write(&mut weights)),
+                    ("shape", Arg::Bytes(cast_slice(&shape))),
+                ],
+            );
+            // Every cached row is read once for all heads of its group; the new one is only written.
+            let rows: u64 = positions.iter().map(|&p| p as u64).sum::<u64>() * kv_heads as u64;
+            assert_eq!((o.touched[6].bytes_read(), o.touched[7].bytes_read()), (rows * 512, rows * 512));
+            assert_eq!(o.touched[6].bytes_written(), (tokens * kv_heads * D * 2) as u64);
+            run(
+                lib,
+                "attention_combine",
+                [heads as u32, tokens as u32, 1],
+                256,
+                seed,
+                vec![
+                    ("projected", read(&projected)),
+                    ("positions", read(positions)),
+                    ("partial", read(&partial)),
+                    ("weights", read(&weights)),
+                    ("y", write(&mut y)),
+                    ("shape", Arg::Bytes(cast_slice(&shape))),
+                ],
+            );
+            let what = format!("attention {heads}/{kv_heads} span {span}");
+            close(&what, &y, &want, 1e-5);
+            assert_eq!(values, values_after, "{what}");
+            // A rounding of f32 may fall on the other side of a bfloat's.
+            let narrow = |v: &[bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+            close(&format!("{what}: keys"), &narrow(&keys), &wide_bf16(&keys_after), 0.008);
+        }
+    }
+}
+
+#[test]
+fn mixture_of_experts() {
+    let Some(lib) = library("moe_decode.metal") else { return };
+    // (hidden, experts, chosen, width, shared width, tokens)
+    let cases = [
+        (128usize, 16usize, 4usize, 64usize, 128usize, 2usize), // tiny
+        (256, 64, 8, 64, 128, 1),                               // lily-mini
+        (128, 256, 8, 64, 64, 1),                               // 35B's routing
+        (2048, 8, 8, 512, 512, 1),                              // 35B's widths; all experts chosen
+    ];
+    for (hidden, experts, chosen, width, shared_width, tokens) in cases {
+        let mut r = Random(experts as u64 + hidden as u64);
+        let residual0 = floats(&mut r, tokens * hidden);
+        let gain = bfloats(&mut r, hidden, 0.5, 1.0);
+        let stride = experts + 1 + 2 * shared_width + 2;
+        let mut routed: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 2.0 * x).collect();
+        // A tie for a place among the chosen: the lower id gets it.
+        routed[3] = 1.75;
+        routed[9 % experts] = routed[3];
+        let gate = Quant::random(&mut r, experts * width, hidden, 4);
+        let up = Quant::random(&mut r, experts * width, hidden, 4);
+        let down = Quant::random(&mut r, experts * hidden, width, 4);
+        let shared = Quant::random(&mut r, hidden, shared_width, 4);
+
+        let (mut want_h, mut want) = (Vec::new(), wide(&residual0));
+        for t in 0..tokens {
+            let x = rms_norm(&wide(&residual0[t * hidden..(t + 1) * hidden]), &wide_bf16(&gain), EPS as f64);
+            let row = &routed[t * stride..(t + 1) * stride];
+            let mut ids: Vec<usize> = (0..experts).collect();
+            ids.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+            ids.truncate(chosen);
+            let e: Vec<f64> = ids.iter().map(|&i| (row[i] as f64 - row[ids[0]] as f64).exp()).collect();
+            let y = &mut want[t * hidden..(t + 1) * hidden];
+            for (n, &id) in ids.iter().enumerate() {
+                let h: Vec<f64> = (0..width)
+                    .map(|i| silu(gate.row_dot(id * width + i, &x)) * up.row_dot(id * width + i, &x))
+                    .collect();
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y += e[n] / e.iter().sum::<f64>() * down.row_dot(id * hidden + i, &h);
+                }
+                want_h.extend(h);
+            }
+            let (g, u) = row[experts + 1..].split_at(shared_width);
+            let h: Vec<f64> = g.iter().zip(u).map(|(&g, &u)| silu(g as f64) * u as f64).collect();
+            for (i, y) in y.iter_mut().enumerate() {
+                *y += sigmoid(row[experts] as f64) * shared.row_dot(i, &h);
+            }
+        }
+        let mut shape: Vec<u32> =
+            [hidden, experts, chosen, width, shared_width, stride].iter().map(|&v| v as u32).collect();
+        shape.push(EPS.to_bits());
+        for (seed, rows) in [(0, 1u32), (17, 2)] {
+            let mut h = vec![f32::NAN; tokens * chosen * width];
+            let grid = |n: usize, y: u32| [(n as u32).div_ceil(4 * rows), y, tokens as u32];
+            let o = run(
+                lib,
+                &format!("moe_gate_up_{rows}"),
+                grid(width, chosen as u32),
+                128,
+                seed,
+                vec![
+                    ("residual", read(&residual0)),
+                    ("gain", read(&gain)),
+                    ("routed", read(&routed)),
+                    ("gate_w", read(&gate.codes)),
+                    ("gate_s", read(&gate.scales)),
+                    ("gate_b", read(&gate.biases)),
+                    ("up_w", read(&up.codes)),
+                    ("up_s", read(&up.scales)),
+                    ("up_b", read(&up.biases)),
+                    ("h", write(&mut h)),
+                    ("shape", Arg::Bytes(cast_slice(&shape))),
+                ],
+            );
+            close(&format!("experts of {hidden}"), &h, &want_h, 1e-5);
+            // Only the chosen experts' weights are read.
+            if tokens == 1 {
+                assert_eq!(o.touched[3].bytes_read(), (chosen * width * hidden / 2) as u64);
+            }
+            let mut residual = residual0.clone();
+            run(
+                lib,
+                &format!("moe_down_{rows}"),
+                grid(hidden, 1),
+                128,
+                seed,
+                vec![
+                    ("routed", read(&routed)),
+                    ("h", read(&h)),
+                    ("down_w", read(&down.codes)),
+                    ("down_s", read(&down.scales)),
+                    ("down_b", read(&down.biases)),
+                    ("shared_w", read(&shared.codes)),
+                    ("shared_s", read(&shared.scales)),
+                    ("shared_b", read(&shared.biases)),
+                    ("residual", write(&mut residual)),
+                    ("shape", Arg::Bytes(cast_slice(&shape))),
+                ],
+            );
+            close(&format!("mixture of {hidden}"), &residual, &want, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn argmax_of_logits() {
+    let Some(lib) = library("sample.metal") else { return };
+    let mut r = Random(8);
+    // (vocabulary, valid ids, block)
+    for (vocab, valid, block) in [(1024usize, 1024u32, 1024u32), (10_000, 9_900, 1000), (777, 700, 64)] {
+        let blocks = valid.div_ceil(block);
+        let mut logits = floats(&mut r, 3 * vocab);
+        // Token 0: a tie across blocks; token 1: the best is an id that must not be chosen; token 2: negative only.
+        logits[valid as usize - 2] = 5.0;
+        logits[600] = 5.0;
+        logits[vocab + vocab - 1] = 9.0;
+        logits[vocab + 77] = 2.0;
+        (2 * vocab..3 * vocab).for_each(|i| logits[i] -= 100.0);
+        let want: Vec<u32> = (0..3)
+            .map(|t| {
+                let row = &logits[t * vocab..][..valid as usize];
+                let top = row.iter().copied().fold(f32::MIN, f32::max);
+                row.iter().position(|&v| v == top).unwrap() as u32
+            })
+            .collect();
+        let valid_only = if vocab > valid as usize { 77 } else { vocab as u32 - 1 };
+        assert_eq!((want[0], want[1]), (600, valid_only));
+        let shape = [vocab as u32, valid, block, blocks];
+        for seed in SEEDS {
+            let (mut best, mut ids) = (vec![f32::NAN; 3 * blocks as usize], vec![0u32; 3 * blocks as usize]);
+            let mut out = vec![0u32; 3];
+            let a = vec![
+                ("logits", read(&logits)),
+                ("best_logits", write(&mut best)),
+                ("best_ids", write(&mut ids)),
+                ("shape", Arg::Bytes(cast_slice(&shape))),
+            ];
+            run(lib, "argmax_blocks", [blocks, 3, 1], 256, seed, a);
+            let b = vec![
+                ("best_logits", read(&best)),
+                ("best_ids", read(&ids)),
+                ("ids", write(&mut out)),
+                ("shape", Arg::Bytes(cast_slice(&shape))),
+            ];
+            run(lib, "argmax_final", [1, 3, 1], 256, seed, b);
+            assert_eq!(out, want);
+        }
+    }
+}
