@@ -68,8 +68,9 @@ fn bfloats(r: &mut Random, n: usize, scale: f32, offset: f32) -> Vec<bf16> {
 #[test]
 fn project_with_norm_and_with_addition() {
     let Some(lib) = library("gemv.metal") else { return };
-    // (columns, rows of each matrix, bits, tokens, rows a simdgroup)
-    let cases: [(usize, &[usize], &[usize], usize, usize); 7] = [
+    // Columns, rows of each matrix, bits, tokens, rows a simdgroup.
+    type Case = (usize, &'static [usize], &'static [usize], usize, usize);
+    let cases: [Case; 7] = [
         (128, &[1024, 512, 4, 4], &[4, 4, 4, 4], 2, 4), // tiny, GDN
         (256, &[64, 1, 128, 128], &[8, 8, 4, 4], 1, 2), // lily-mini, router and shared expert
         (2048, &[40, 1, 17, 33], &[8, 8, 4, 4], 1, 4),  // 35B, ragged
