@@ -1,39 +1,14 @@
 //! Speed of the whole model with random weights of the real shapes, against this machine's read bandwidth, which is
 //! measured before and after each figure.
 //!
-//! `cargo run --release -p lily-cpu --example model -- LAYERS [decode|prefill|all] [CONTEXT...]`
+//! `cargo run --release -p lily-cpu --example model -- LAYERS|DIR [decode|prefill|all] [CONTEXT...]`
+//!
+//! The environment variable THREADS sets the number of threads. LAYERS: that many layers of Qwen3.6-35B-A3B's shape; DIR: a checkpoint.
 
 use std::{sync::Arc, time::Instant};
 
-use lily_cpu::{CpuModel, CpuOptions, LogitsWanted, pool::Pool};
-use lily_model::{LayerType, ModelConfig, synthetic::synthetic_weights};
-
-fn floor(pool: &mut Pool, data: &[u64]) -> f64 {
-    let mut states = vec![0u64; pool.threads()];
-    let mut pieces: Vec<&[u64]> = data.chunks(1 << 17).collect();
-    let mut best = 0.0f64;
-    for _ in 0..2 {
-        let start = Instant::now();
-        pool.run_items(
-            &mut states,
-            &mut pieces,
-            |_| {},
-            |sum, _, piece| {
-                let mut acc = [0u64; 8];
-                for line in piece.chunks_exact(8) {
-                    for (a, x) in acc.iter_mut().zip(line) {
-                        *a = a.wrapping_add(*x);
-                    }
-                }
-                *sum = sum.wrapping_add(acc.iter().fold(0, |a, b| a ^ b));
-            },
-        )
-        .unwrap();
-        best = best.max(data.len() as f64 * 8.0 / start.elapsed().as_secs_f64());
-    }
-    std::hint::black_box(states);
-    best
-}
+use lily_cpu::{CpuModel, CpuOptions, LogitsWanted, floor::read_bandwidth_of};
+use lily_model::{Checkpoint, LayerType, ModelConfig, synthetic::synthetic_weights};
 
 fn token(i: usize, vocab: usize) -> u32 {
     ((i as u64 * 2_654_435_761) % (1 << 32) % vocab as u64) as u32
@@ -41,14 +16,19 @@ fn token(i: usize, vocab: usize) -> u32 {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let layers: usize = args.next().map_or(4, |a| a.parse().expect("a number of layers"));
+    let source = args.next().unwrap_or("4".into());
     let what = args.next().unwrap_or("all".into());
     let contexts: Vec<usize> = args.map(|a| a.parse().expect("a context length")).collect();
     let contexts = if contexts.is_empty() { vec![256] } else { contexts };
-    let config = ModelConfig::qwen3_6_35b_a3b(layers);
     let start = Instant::now();
-    let weights = Arc::new(synthetic_weights(&config, 1));
-    let mut model = CpuModel::new(weights, CpuOptions::default()).unwrap();
+    let weights = Arc::new(match source.parse() {
+        Ok(layers) => synthetic_weights(&ModelConfig::qwen3_6_35b_a3b(layers), 1),
+        Err(_) => Checkpoint::open(source.as_ref()).expect("a checkpoint").weights().expect("weights"),
+    });
+    let config = weights.config.clone();
+    let layers = config.num_hidden_layers;
+    let threads = std::env::var("THREADS").map_or(0, |t| t.parse().expect("a number of threads"));
+    let mut model = CpuModel::new(weights, CpuOptions { threads, isa: None }).unwrap();
     println!(
         "{layers} layers, {} threads, {}, made in {:.1} s, scratch {:.0} MB",
         model.threads(),
@@ -76,8 +56,9 @@ fn main() {
     let head = config.vocab_size as f64 * h * w;
     let bytes = head + attention * attention_bytes + gdn * gdn_bytes + layers as f64 * moe;
     println!("a token reads {:.3} GB without KV", bytes / 1e9);
-    let data = vec![1u64; 1 << 27];
-    let mut pool = Pool::new(model.threads()).unwrap();
+    let data: Vec<u64> = (0..1u64 << 26).collect();
+    let model_threads = model.threads();
+    let floor = || read_bandwidth_of(model_threads, &data, 4);
 
     if what != "decode" {
         for n in [512usize, 4096] {
@@ -112,7 +93,7 @@ fn main() {
                 model.prefill(&mut seq, chunk, LogitsWanted::None, &mut out).unwrap();
             }
             for round in 0..5 {
-                let before = floor(&mut pool, &data);
+                let before = floor();
                 let steps = 32;
                 let mut times = Vec::new();
                 for i in 0..steps {
@@ -121,7 +102,7 @@ fn main() {
                     model.decode(&mut [(&mut seq, id)], &mut out).unwrap();
                     times.push(start.elapsed().as_secs_f64());
                 }
-                let after = floor(&mut pool, &data);
+                let after = floor();
                 let mean = times.iter().sum::<f64>() / steps as f64;
                 times.sort_by(f64::total_cmp);
                 let median = times[steps / 2];

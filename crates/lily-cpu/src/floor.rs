@@ -13,9 +13,15 @@ use std::{
 /// Bytes per second that `threads` threads read together from a buffer of `bytes` bytes (larger than all caches),
 /// best of `passes`.
 pub fn read_bandwidth(threads: usize, bytes: usize, passes: usize) -> f64 {
+    // Values are not constant, so that pages are real.
+    let words: Vec<u64> = (0..(bytes / 8).max(threads.max(1) * 64) as u64).collect();
+    read_bandwidth_of(threads, &words, passes)
+}
+
+/// As [`read_bandwidth`], from memory that the caller keeps for repeated measurements.
+pub fn read_bandwidth_of(threads: usize, words: &[u64], passes: usize) -> f64 {
     let threads = threads.max(1);
-    // Cache-line sized elements keep each thread's part aligned; values are not constant, so that pages are real.
-    let words: Vec<u64> = (0..(bytes / 8).max(threads * 64) as u64).collect();
+    // Whole cache lines for each thread.
     let part = words.len() / threads / 64 * 64;
     let barrier = Barrier::new(threads);
     let spans: Vec<Vec<(Instant, Instant)>> = thread::scope(|s| {
