@@ -181,10 +181,12 @@ impl<'a> Field<'a> {
     }
 }
 
-/// `text`, cut so that a hostile file cannot make an endless error message.
+/// `text` as an error may show it: cut, and without control characters, so that a hostile file can neither make an
+/// endless message nor speak to the terminal.
 pub(crate) fn clip(text: &str) -> String {
+    let visible = |text: &str| text.replace(char::is_control, "\u{fffd}");
     match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
-        None => text.to_string(),
+        Some((end, _)) => format!("{}… ({} bytes)", visible(&text[..end]), text.len()),
+        None => visible(text),
     }
 }

@@ -260,6 +260,12 @@ fn generation_and_tokenizer() {
             &[GENERATION, "temperature", "-1"],
         ),
         ("top_p above 1", |c| c.json(GENERATION, |g| g["top_p"] = json!(95)), &[GENERATION, "top_p", "95"]),
+        ("top_p 0", |c| c.json(GENERATION, |g| g["top_p"] = json!(0)), &[GENERATION, "top_p", "is 0"]),
+        (
+            "repetition penalty beyond the sampler's",
+            |c| c.json(GENERATION, |g| g["repetition_penalty"] = json!(0.001)),
+            &[GENERATION, "repetition_penalty", "0.001"],
+        ),
         (
             "top_k as a float",
             |c| c.json(GENERATION, |g| g["top_k"] = json!(20.5)),

@@ -207,6 +207,16 @@ fn tensors() {
             &[WEIGHTS, "lora.a", "not a tensor of this model"],
         ),
         (
+            "left-over tensor that speaks to the terminal",
+            |c| {
+                c.tensors(|all| {
+                    let name = format!("\u{1b}[2Jlora{}", "a".repeat(1 << 20));
+                    all.push(Tensor { name, dtype: "F32".into(), shape: vec![1], data: vec![0; 4] });
+                })
+            },
+            &[WEIGHTS, "\u{fffd}[2Jlora", "(1048584 bytes)", "not a tensor of this model"],
+        ),
+        (
             "layer too many",
             |c| {
                 c.tensors(|all| {

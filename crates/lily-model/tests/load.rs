@@ -32,10 +32,22 @@ fn tiny() {
     assert!(matches!(weights.layers[3].mixer, MixerWeights::Attention(_)));
     assert_eq!((weights.layers[0].moe.gate.bits, weights.layers[0].moe.experts_down.bits), (8, 4));
     assert!(weights.embed_tokens.weight.is_borrowed());
-    assert!(checkpoint.chat_template().unwrap().contains("message"));
     assert!(checkpoint.file("tokenizer.json").is_some());
     assert!(checkpoint.file("../tiny/tokenizer.json").is_none());
     assert!(checkpoint.file("nothing.json").is_none());
+    assert_eq!(checkpoint.place(), common::tiny().display().to_string());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_a_missing_one() {
+    let copy = common::Copy::new();
+    copy.remove("chat_template.jinja");
+    std::fs::create_dir(copy.path("chat_template.jinja")).unwrap();
+    let checkpoint = copy.open().unwrap();
+    let error = checkpoint.read_file("chat_template.jinja").unwrap_err().to_string();
+    assert!(error.contains("chat_template.jinja") && error.contains("a directory"), "{error}");
+    assert!(checkpoint.file("chat_template.jinja").is_none());
+    assert!(checkpoint.read_file("nothing.json").unwrap().is_none());
 }
 
 #[test]

@@ -204,21 +204,6 @@ fn unused_rows_are_known() {
 }
 
 #[test]
-fn chat_templates_in_all_places() {
-    let copy = Copy::new();
-    copy.write("chat_template.jinja", "from jinja");
-    copy.json("tokenizer_config.json", |c| c["chat_template"] = json!("from config"));
-    assert_eq!(copy.open().unwrap().chat_template().unwrap(), "from jinja");
-    copy.remove("chat_template.jinja");
-    assert_eq!(copy.open().unwrap().chat_template().unwrap(), "from config");
-    let named = json!([{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]);
-    copy.json("tokenizer_config.json", |c| c["chat_template"] = named);
-    assert_eq!(copy.open().unwrap().chat_template().unwrap(), "yes");
-    copy.json("tokenizer_config.json", |c| drop(c["chat_template"].take()));
-    assert_eq!(copy.open().unwrap().chat_template(), None);
-}
-
-#[test]
 fn a_rewritten_file_is_the_same_file() {
     let copy = Copy::new();
     let parts = Parts::from_tensors(&copy.parts().tensors());

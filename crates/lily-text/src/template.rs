@@ -83,6 +83,13 @@ impl ChatTemplate {
         self.environment.add_global(name.to_string(), value.to_string());
     }
 
+    /// Whether the template reads a variable of this name from outside: a keyword it does not read has no effect.
+    /// Its functions and the variables set for it are not keywords.
+    pub fn reads(&self, name: &str) -> bool {
+        !self.environment.globals().any(|(global, _)| global == name)
+            && self.environment.get_template(NAME).is_ok_and(|t| t.undeclared_variables(false).contains(name))
+    }
+
     /// Renders the messages as they are. What the template refuses by `raise_exception` is a [`TextError::Template`]
     /// with the template's own words.
     pub fn render(&self, request: &RenderRequest) -> Result<String, TextError> {

@@ -225,6 +225,7 @@ impl AddedToken {
 /// Reads `tokenizer.json`. Only byte-level BPE can be decoded by bytes; every Qwen tokenizer is that.
 fn read_pipeline(tokenizer_json: &[u8]) -> Result<tokenizers::Tokenizer, TextError> {
     let file = |reason: String| TextError::File { file: TOKENIZER, reason };
+    check_steps(tokenizer_json)?;
     // The library panics on some files it does not expect.
     let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))
         .map_err(|_| file("not a tokenizer of the `tokenizers` library: reading it failed".to_string()))?;
@@ -241,6 +242,34 @@ fn read_pipeline(tokenizer_json: &[u8]) -> Result<tokenizers::Tokenizer, TextErr
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| file(e.to_string()))?;
     Ok(tokenizer)
+}
+
+/// Refuses steps no byte-level BPE tokenizer of this architecture has, before the library sees them: it panics on some
+/// normalizers it cannot read, others make a text a million times longer, and with dropout ids are a matter of chance.
+fn check_steps(tokenizer_json: &[u8]) -> Result<(), TextError> {
+    #[derive(Default, Deserialize)]
+    struct Steps {
+        normalizer: Option<serde_json::Value>,
+        #[serde(default)]
+        model: Model,
+    }
+    #[derive(Default, Deserialize)]
+    struct Model {
+        dropout: Option<serde_json::Value>,
+    }
+    // What is not even an object of this form is the library's to complain about.
+    let Ok(steps) = serde_json::from_slice::<Steps>(tokenizer_json) else { return Ok(()) };
+    let refuse = |found: String| Err(TextError::File { file: TOKENIZER, reason: found });
+    if let Some(normalizer) = steps.normalizer.filter(|n| n["type"] != "NFC") {
+        let found = &normalizer["type"];
+        return refuse(format!("`normalizer.type` is {found}; expected \"NFC\", or no normalizer"));
+    }
+    if let Some(dropout) = steps.model.dropout.filter(|d| d.as_f64() != Some(0.0)) {
+        return refuse(format!(
+            "`model.dropout` is {dropout}; expected none: ids must not be a matter of chance"
+        ));
+    }
+    Ok(())
 }
 
 /// The pipeline with all added tokens, each at the id the files give it.

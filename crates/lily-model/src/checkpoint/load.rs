@@ -8,6 +8,7 @@ use crate::{
     ModelConfig, ModelWeights, QuantMatrix, TensorData,
     config::{GROUP_SIZE, Quantization},
     error::{CONVERT_AGAIN, DOWNLOAD_AGAIN, ModelError},
+    json,
     layout::{ExpectedTensor, GROUPS, MatrixShape, TensorSource, VectorKind, assemble, expected_tensors},
     quant::bf16_to_f32,
     weights::check_finite_bf16,
@@ -54,7 +55,7 @@ fn check_names(place: &str, expected: &[ExpectedTensor], shards: &Shards) -> Res
 
     let more = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
     if let Some(first) = missing.first() {
-        let also = left_over.first().map_or(String::new(), |n| format!("; found instead: {n}"));
+        let also = left_over.first().map_or(String::new(), |n| format!("; found instead: {}", json::clip(n)));
         return Err(ModelError::Tensor {
             file: place.into(),
             tensor: first.name.clone(),
@@ -70,7 +71,7 @@ fn check_names(place: &str, expected: &[ExpectedTensor], shards: &Shards) -> Res
         };
         return Err(ModelError::Tensor {
             file: shards.files[shards.tensors[*first].shard].path.clone(),
-            tensor: first.to_string(),
+            tensor: json::clip(first),
             problem: format!("{what}{}", more(left_over.len())),
             advice: CONVERT_AGAIN,
         });

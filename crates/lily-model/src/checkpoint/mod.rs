@@ -144,30 +144,27 @@ impl Checkpoint {
         self.valid_vocab
     }
 
+    /// The directory as given; for the built-in model, words that say so.
+    pub fn place(&self) -> String {
+        self.source.place()
+    }
+
     /// The content of another file of the checkpoint, such as `tokenizer.json`. `name` is a plain file name;
-    /// `None` when there is no such file or it cannot be read.
-    pub fn file(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+    /// `None` when there is no such file. One that is there and cannot be read is an error.
+    pub fn read_file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>, ModelError> {
         if name.contains(['/', '\\', '\0']) || name == ".." {
-            return None;
+            return Ok(None);
         }
-        self.source.read(name).unwrap_or_else(|error| {
+        self.source.read(name)
+    }
+
+    /// [`read_file`](Self::read_file) for files that one can do without: those that cannot be read are logged, and
+    /// `None`.
+    pub fn file(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.read_file(name).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read a file of the checkpoint");
             None
         })
-    }
-
-    /// The chat template: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json` (a string, or a
-    /// list of named templates with one called `default`).
-    pub fn chat_template(&self) -> Option<String> {
-        if let Some(text) = self.file("chat_template.jinja") {
-            return Some(String::from_utf8_lossy(&text).into_owned());
-        }
-        let config: Value = serde_json::from_slice(&self.file("tokenizer_config.json")?).ok()?;
-        let template = match config.get("chat_template")? {
-            Value::Array(named) => named.iter().find(|t| t["name"] == "default")?.get("template")?,
-            other => other,
-        };
-        template.as_str().map(str::to_string)
     }
 
     /// Maps the weight files, checks every tensor's name, dtype, shape and bit width, and hands out the weights.
@@ -177,6 +174,16 @@ impl Checkpoint {
         tracing::debug!(?report, "weights loaded");
         let _ = self.report.set(report);
         Ok(weights)
+    }
+
+    /// Checks that every scale and bias is finite, where [`weights`](Self::weights) left that out because there are
+    /// too many of them to read at every start.
+    pub fn check_values(&self, weights: &ModelWeights) -> Result<(), ModelError> {
+        if self.report.get().is_some_and(|r| r.scales_checked) {
+            Ok(())
+        } else {
+            weights.check_finite(&self.place())
+        }
     }
 
     /// What the first successful [`weights`](Self::weights) came to.

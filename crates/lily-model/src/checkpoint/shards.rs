@@ -84,7 +84,7 @@ impl Shards {
                 hash_map::Entry::Occupied(o) => {
                     return Err(ModelError::Tensor {
                         file: path,
-                        tensor: entry.name,
+                        tensor: json::clip(&entry.name),
                         problem: format!("is also in {}", self.files[o.get().shard].path),
                         advice: "keep the shards of one checkpoint only",
                     });

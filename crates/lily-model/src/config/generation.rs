@@ -72,9 +72,10 @@ impl GenerationDefaults {
             do_sample,
             temperature: if do_sample { temperature } else { 0.0 },
             top_k: if top_k.is_present() { top_k.integer(0, 1 << 31)? } else { 0 },
-            top_p: number("top_p", 0.0, 1.0, 1.0)? as f32,
+            // What the sampler takes; anything else would load and then fail every request.
+            top_p: number("top_p", 1e-6, 1.0, 1.0)? as f32,
             min_p: number("min_p", 0.0, 1.0, 0.0)? as f32,
-            repetition_penalty: number("repetition_penalty", 1e-3, 1e3, 1.0)? as f32,
+            repetition_penalty: number("repetition_penalty", 0.01, 100.0, 1.0)? as f32,
             eos_token_ids: Vec::new(),
         })
     }

@@ -221,3 +221,17 @@ fn long_chats_render_quickly() {
     assert!(text.len() > 1_500_000);
     assert!(began.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn a_template_says_which_keywords_it_reads() {
+    let template = MINI.template.as_ref().unwrap();
+    for keyword in ["enable_thinking", "preserve_thinking", "add_vision_id", "add_generation_prompt", "tools"]
+    {
+        assert!(template.reads(keyword), "{keyword}");
+    }
+    // A misspelling, functions, a variable the template sets itself, one of a loop, one given to all templates.
+    for other in ["enable_thinkin", "raise_exception", "namespace", "ns", "message", "loop", "eos_token", ""]
+    {
+        assert!(!template.reads(other), "{other}");
+    }
+}

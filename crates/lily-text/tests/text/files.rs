@@ -86,6 +86,17 @@ fn bad_tokenizers_are_refused_with_the_reason() {
             "model.type",
             edited(&|t| t["model"] = json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"})),
         ),
+        (
+            "normalizer.type` is \"Precompiled\"",
+            edited(&|t| t["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"})),
+        ),
+        (
+            "normalizer.type` is \"Replace\"",
+            edited(&|t| {
+                t["normalizer"] = json!({"type": "Replace", "pattern": {"String": "e"}, "content": "ee"})
+            }),
+        ),
+        ("model.dropout` is 0.5", edited(&|t| t["model"]["dropout"] = json!(0.5))),
         ("4294967295", edited(&|t| t["added_tokens"][0]["id"] = json!(u32::MAX))),
         ("is given to two", edited(&|t| t["added_tokens"][0]["id"] = json!(8190))),
         ("has two ids", edited(&|t| t["added_tokens"][0]["content"] = json!("<think>"))),
