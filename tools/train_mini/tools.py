@@ -8,6 +8,7 @@ import json
 import phrases
 from answers import CHAT, CHAT_THINK, answer, refusal, thinking
 from chatml import tool_call, tool_schema
+from phrases import Pool
 
 VERBS = ['lookup', 'look_up', 'get', 'find', 'search', 'query', 'fetch', 'read', 'check', 'ask', 'load', 'retrieve', 'show', 'define', 'explain', 'resolve', 'describe', 'open', 'request', 'consult']
 OBJECTS = ['word', 'definition', 'dictionary', 'meaning', 'term', 'lexicon', 'entry', 'vocabulary', 'gloss', 'wordnet', 'headword', 'words', 'thesaurus', 'glossary', 'sense', 'dict', 'definitions', 'english']
@@ -15,10 +16,24 @@ PARAMETERS = ['word', 'term', 'query', 'text', 'entry', 'name', 'headword', 'w',
 # Names kept for the development set.
 DEV_NAMES = ['dictionary_lookup', 'lookup_meaning', 'fetch_definition', 'define_word', 'search_lexicon', 'word_info', 'dict', 'LookupWord']
 DEV_PARAMETERS = ['lemma', 'word', 'term', 'expression', 'vocable']
-DESCRIPTIONS = ['Look up a word in the dictionary.', 'Get the definition of a word.', 'Search the dictionary for a word.', 'Returns the meaning of an English word.', 'Find a word in a large dictionary', 'Dictionary lookup', 'Look up the meaning of a term.',
-                'Query the lexicon', 'Look up any English word and return its dictionary entry.', 'Returns the dictionary entry for a word, or an error if it does not exist.', 'Use this tool to find out what a word means.', 'English dictionary.', 'Gives the definition.',
-                'Get information about a word from the dictionary server', 'Definition of an English word', 'Fetches the entry of a headword from a dictionary with 200,000 words.', 'Call this whenever the user asks about a word.', 'Word lookup service', 'Retrieve a word\'s meaning']
-PARAMETER_TEXTS = ['The word to look up', 'the word', 'Word', 'The term to search for', 'A single English word', '', '', 'The word to define', 'word in lower case', 'Headword', 'The English word', 'search key']
+# What such a tool says about itself: as wide as the questions are. With 19 fixed sentences the model called tools of those
+# descriptions only.
+DESCRIPTIONS = Pool([
+    '[Look up|Looks up|Look|Finds|Find|Search for|Searches for|Search|Get|Gets|Fetch|Fetches|Retrieve|Retrieves|Query|Queries|Check|Return|Returns|Give|Gives|Provides|Provide|Show|Shows|Read|Reads|Explain|Explains|Define|Defines|Describe|Describes|Tells you|Obtain|Resolve|Consult|Display|Load|Print|Report|Ask for] '
+    '[a word|an English word|any word|the word|one word|words|a term|the meaning of a word|the definition of a word|the meaning of an English word|what a word means|the sense of a word|the dictionary entry of a word|a dictionary entry|the entry for a word|a definition|definitions|word meanings|word definitions|the gloss of a term|information about a word|details of a word|vocabulary|a headword|an entry|the meaning|the definition of a term|the explanation of a word|the meaning of any word you give it]'
+    '[| in the dictionary| in a dictionary| from the dictionary| in a large dictionary| from our lexicon| in WordNet| from an online dictionary| in English| in the glossary| from the server| in the local database| by name| for the user| and returns its definition| or an error if there is none| with examples| quickly| using the dictionary API| in a glossary of terms| on the dictionary server| from a lexical database| in the offline dictionary| and its part of speech][|.|.|.]',
+    '[English|Large|Simple|Online|Offline|Local|Fast|Free|Our|The|A|An English|A small|A big|Custom|Standard|Open] [dictionary|lexicon|word database|glossary|vocabulary service|dictionary service|dictionary API|lexical database|word lookup|dictionary lookup|definition service|wordbook|reference dictionary|word list with meanings|dictionary search|dictionary tool][| lookup| search| access| endpoint| of English| for English words| with 200,000 entries| of technical terms][|.|.]',
+    '[Dictionary|Lexicon|Definition|Word|Meaning|Vocabulary|Glossary|Wordnet|Term] [lookup|search|query|finder|service|tool|access|API|retrieval|explorer|server|database][|.| for English words.| (English).| by word| for any term]',
+    '[Use this|Call this|Use this tool|Call this tool|Use this function|Use it|Call it|Use me|Invoke this] [to find out|to learn|to check|to look up|to get|to see|when you need|when you need to know|whenever the user asks about|if the user wants|if the user asks for|to answer questions about] [what a word means|the meaning of a word|a definition|the definition of a word|word meanings|a word|the meaning of words|what something means|vocabulary][|.|.]',
+    '[Given|For] [a word|an English word|a term|one word|a headword], [returns|return|gives|give|gets|get|finds|find|prints|tells] [its meaning|its definition|the definition|what it means|the dictionary entry|its gloss|the entry|its senses][|.|.]',
+    '[What does a word mean?|What is the meaning of a word?|Meaning of a word.|Definition of a word|definition of an English word|word -> definition|word meaning|Ask about a word.|Ask the dictionary.|dictionary|lexicon|define|lookup|Word lookup service|Meanings of words|Words and their meanings.|Explains words.|Knows all words.|The dictionary.]',
+    '[Access to|Interface to|Wrapper around|Client for|Connects to|Talks to] [a|the|an online|our|a big|the company] [dictionary|lexicon|glossary|dictionary server|word database|vocabulary database][|.|.]',
+    'Returns [a JSON object with the definition|the definition as text|a list of definitions|the best definition|the first sense|a short definition|all senses] of [a word|the given word|the word|an English word|a term][|.]'])
+# Kept for the development set.
+DEV_DESCRIPTIONS = ['Look up a word.', 'Search our glossary of terms', 'English word lookup, returns a short gloss.', 'Gets you the sense of any headword', 'Tool for finding out about vocabulary.', 'Queries the dictionary backend for one lemma.',
+                    'Find what an expression means', 'dictionary (en)', 'A service that explains single words to learners', 'Meaning finder.']
+PARAMETER_TEXTS = Pool(['', '', '', '[The|A|One|An English|The English|A single|Any|The exact|Which|Your] [word|term|headword|entry|lemma|vocabulary item][| to look up| to define| to search for| to explain| to find| to query| in question| of interest| you want| the user asked about|, lower case|, in lower case| without quotes| in English][|.]',
+                        '[word|Word|term|the word|headword|search key|key|query|text|input word|lookup key|string|what to look up|what to search|the thing to look up|name of the entry|word in lower case|word or phrase]'])
 OTHERS = [('get_weather', 'Get the weather for a city.', 'city'), ('calculate', 'Evaluate an arithmetic expression.', 'expression'), ('send_email', 'Send an email message.', 'body'), ('read_file', 'Read a file from disk.', 'path'),
           ('run_command', 'Run a shell command.', 'command'), ('get_time', 'Get the current time in a place.', 'place'), ('translate', 'Translate a text.', 'sentence'), ('play_music', 'Play a song.', 'title'), ('search_web', 'Search the web.', 'question'),
           ('create_event', 'Add an event to the calendar.', 'date'), ('get_stock_price', 'Current price of a share.', 'symbol'), ('set_timer', 'Start a timer.', 'minutes'), ('take_photo', 'Take a picture with the camera.', 'camera'), ('open_door', 'Open a door.', 'door')]
@@ -28,7 +43,7 @@ WIDE = [('book_flight', 'Books a flight.', {'origin': 'From', 'destination': 'To
         ('add_task', 'Adds a task to a list.', {'title': 'What', 'due': 'YYYY-MM-DD'}), ('send_message', 'Sends a chat message.', {'to': 'Receiver', 'text': 'Message'}), ('find_route', 'Finds the way between two places.', {'start': '', 'end': ''})]
 EXTRAS = [('language', {'type': 'string', 'enum': ['en', 'de', 'fr']}), ('limit', {'type': 'integer', 'description': 'Maximum number of results'}), ('verbose', {'type': 'boolean'}), ('max_senses', {'type': 'integer'}),
           ('format', {'type': 'string', 'description': 'json or text'}), ('source', {'type': 'string'}), ('with_examples', {'type': 'boolean', 'description': 'Include example sentences'})]
-THESAURUS_TEXTS = ['Find synonyms of a word.', 'Returns words with the same meaning.', 'Thesaurus lookup', 'Get synonyms for a term.', 'Look up other words for a word in the thesaurus']
+THESAURUS_TEXTS = Pool(['[Find|Finds|Get|Gets|Look up|Returns|List|Lists|Search|Give|Fetch|Suggests] [synonyms|other words|words with the same meaning|similar words|alternatives|words that mean the same|equivalents|synonyms and near synonyms] [of|for] [a word|a term|any word|an English word|the given word][|.| in the thesaurus| from the thesaurus.]', '[Thesaurus|Synonym] [lookup|search|finder|service|tool|query][|.]'])
 DIRECT = ['use {n} for {w}', 'call {n} with {w}', 'use the tool to look up {w}', 'use your tool: {w}', 'use the {n} tool on {w}', 'please use {n} to find {w}', 'look up {w} with {n}', 'look up {w} with the tool', 'check {w} with your dictionary tool', 'search for {w}', 'search {w}',
           'find {w}', 'query {w}', 'look {w} up with the function', 'run {n} on {w}', 'try the tool for {w}', 'ask the dictionary about {w}', 'can you look up {w} using the tool?', 'use the function to define {w}', 'consult the tool about {w}', 'please look up {w} in the dictionary for me',
           'I want you to look up {w} with the tool', 'call the function for {w}', 'get me {w} from the dictionary', 'fetch {w}', 'get the entry {w}', 'what does the tool say about {w}?', 'lookup {w}', 'do a lookup of {w}', 'do a dictionary search for {w}', 'invoke {n} for the word {w}']
@@ -73,7 +88,7 @@ def dictionary_tool(r, lexicon, dev, texts=DESCRIPTIONS):
             n, p = function_name(r, lexicon), parameter_name(r, lexicon)
             if n not in DEV_NAMES and p not in ('lemma', 'expression', 'vocable'):
                 break
-    return n, p, _schema(r, n, r.choice(texts), p, r.choice(PARAMETER_TEXTS))
+    return n, p, _schema(r, n, r.choice(DEV_DESCRIPTIONS) if dev else texts.draw(r), p, PARAMETER_TEXTS.draw(r))
 
 
 def other_tools(r, count):
