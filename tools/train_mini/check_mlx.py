@@ -38,7 +38,7 @@ def main():
                 break
             out.append(int(token))
         return tokenizer.decode(out)
-    tool = tool_schema('lookup', 'Look up a word.', {'term': {'type': 'string'}}, ['term'])
+    tool = tool_schema('lookup', 'Look up a word in the dictionary.', {'term': {'type': 'string'}}, ['term'])
     right = count = 0
     start = time.time()
     for f in r.sample(lexicon.facts, a.words):
