@@ -30,6 +30,7 @@ impl App {
             vocab: engine.vocab(),
             thinking: config.thinking,
             models,
+            template: engine.template().cloned(),
         };
         // One runs, the others wait. Bounding requests before their bodies are read bounds memory.
         let places = engine.engine().options().queue_limit.saturating_add(1).min(Semaphore::MAX_PERMITS);

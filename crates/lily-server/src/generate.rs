@@ -13,8 +13,8 @@ use lily_engine::{
     TokenLogprobs,
 };
 use lily_text::{
-    Detokenizer, Piece, ReasoningSplitter, RenderRequest, StopMatcher, TextError, TextModel, Tokenizer,
-    prompt_starts_in_reasoning,
+    ChatTemplate, Detokenizer, Piece, ReasoningSplitter, RenderRequest, StopMatcher, TextError, TextModel,
+    Tokenizer, prompt_starts_in_reasoning,
 };
 
 use crate::tools::{Span, ToolCall, ToolScanner, ToolSet};
@@ -157,6 +157,11 @@ impl TextEngine {
     /// The engine below.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The model's chat template, if it has one.
+    pub fn template(&self) -> Option<&Arc<ChatTemplate>> {
+        self.text.template.as_ref()
     }
 
     /// The checkpoint's sampling defaults.

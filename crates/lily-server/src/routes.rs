@@ -2,7 +2,7 @@
 
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     http::{Method, StatusCode},
     middleware,
     routing::{get, post},
@@ -41,7 +41,11 @@ async fn models(State(app): State<App>) -> Json<Value> {
     Json(json!({"object": "list", "data": data}))
 }
 
-async fn model(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn model(
+    State(app): State<App>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(id) = id.map_err(|e| ApiError::body(format!("the path is wrong: {}", e.body_text())))?;
     let served = &app.context.models;
     match served.iter().find(|s| **s == id) {
         Some(id) => Ok(Json(model_object(&app, id))),

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, builder::RangedU64ValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_engine::{CancelFlag, SamplingParams, Stats};
 use lily_server::{Delta, Finish, GenerateOptions, Outcome, TextEngine, Update};
@@ -16,23 +16,23 @@ use crate::output::AnswerPrinter;
 #[derive(Debug, Clone, Args)]
 pub struct AnswerArgs {
     /// 0 always takes the most likely token; higher is more varied. Default: the checkpoint's.
-    #[arg(long, value_name = "T", env = "LILY_TEMPERATURE")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, env = "LILY_TEMPERATURE")]
     temperature: Option<f32>,
 
     /// Draw from the fewest tokens whose probability reaches P. Default: the checkpoint's.
-    #[arg(long, value_name = "P", env = "LILY_TOP_P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, env = "LILY_TOP_P")]
     top_p: Option<f32>,
 
     /// Draw from the K most likely tokens; 0 = all. Default: the checkpoint's.
-    #[arg(long, value_name = "K", env = "LILY_TOP_K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, env = "LILY_TOP_K")]
     top_k: Option<usize>,
 
     /// Seed of the draw; the same seed gives the same answer. Default: another one every time.
-    #[arg(long, value_name = "N", env = "LILY_SEED")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, env = "LILY_SEED")]
     seed: Option<u64>,
 
     /// Most tokens of an answer. Default: as many as the context has room for.
-    #[arg(long, value_name = "N", env = "LILY_MAX_TOKENS")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = RangedU64ValueParser::<usize>::new().range(1..), env = "LILY_MAX_TOKENS")]
     max_tokens: Option<usize>,
 }
 

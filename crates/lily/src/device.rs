@@ -1,6 +1,6 @@
 //! Checkpoints, devices and threads, as command-line arguments name them.
 
-use std::{path::Path, sync::Arc, thread};
+use std::{borrow::Cow, cell::Cell, path::Path, sync::Arc, thread};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -9,7 +9,7 @@ use lily_engine::{
     Backend,
     backend::{cpu::CpuBackend, reference::ReferenceBackend},
 };
-use lily_model::{Checkpoint, ModelWeights};
+use lily_model::{Checkpoint, ModelError, ModelWeights, checkpoint};
 use lily_text::TextModel;
 
 use crate::embedded;
@@ -39,16 +39,35 @@ pub fn open_checkpoint(model: Option<&Path>) -> Result<Checkpoint> {
     checkpoint.map_err(Into::into)
 }
 
+/// Tokenizer and template of a checkpoint.
+pub fn text_of(checkpoint: &Checkpoint) -> Result<TextModel> {
+    text(&checkpoint.place(), |name| Ok(checkpoint.read_file(name)?.map(Cow::into_owned)))
+}
+
 /// Tokenizer and template of the checkpoint at `model`; other files need not exist.
 pub fn open_text(model: &Path) -> Result<TextModel> {
     if is_embedded(Some(model)) {
-        return Ok(TextModel::from_files(embedded_file)?);
+        return text(embedded::NAME, |name| Ok(embedded_file(name)));
     }
     if !model.is_dir() {
         bail!("{}: not a directory; give the directory that holds tokenizer.json", model.display());
     }
-    TextModel::from_files(|name| std::fs::read(model.join(name)).ok())
-        .with_context(|| model.display().to_string())
+    text(&model.display().to_string(), |name| checkpoint::read_file_in(model, name))
+}
+
+/// A file that is there and cannot be read is an error, not a file that is missing.
+fn text(place: &str, read: impl Fn(&str) -> Result<Option<Vec<u8>>, ModelError>) -> Result<TextModel> {
+    let failed = Cell::new(None);
+    let model = TextModel::from_files(|name| {
+        read(name).unwrap_or_else(|error| {
+            failed.set(Some(error));
+            None
+        })
+    });
+    match failed.into_inner() {
+        Some(error) => Err(error.into()),
+        None => model.with_context(|| place.to_string()),
+    }
 }
 
 fn embedded_file(name: &str) -> Option<Vec<u8>> {
@@ -63,17 +82,21 @@ pub fn backend(
 ) -> Result<Box<dyn Backend>> {
     Ok(match device {
         Device::Auto | Device::Cpu => {
-            let options = CpuOptions { threads: threads(threads_wanted), isa: None };
+            let options = CpuOptions { threads: threads(threads_wanted)?, isa: None };
             Box::new(CpuBackend::new(weights, options)?)
         }
         Device::Reference => Box::new(ReferenceBackend::new(weights)),
     })
 }
 
+/// Most compute threads; more than any machine has cores, and few enough to start.
+const MOST_THREADS: usize = 1024;
+
 /// Compute threads: as asked, or one a core.
-pub fn threads(asked: usize) -> usize {
+pub fn threads(asked: usize) -> Result<usize> {
     match asked {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        n => n,
+        0 => Ok(thread::available_parallelism().map_or(1, usize::from)),
+        1..=MOST_THREADS => Ok(asked),
+        n => bail!("--threads is {n}; expected at most {MOST_THREADS}, or 0 for one a core"),
     }
 }

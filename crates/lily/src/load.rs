@@ -11,7 +11,6 @@ use lily_model::{
     memory::{MemoryTable, memory_table},
 };
 use lily_server::TextEngine;
-use lily_text::TextModel;
 
 use crate::{
     device::{self, Device},
@@ -36,13 +35,13 @@ pub struct RunArgs {
     /// Compute threads; 0 = one a core.
     ///
     /// Decoding is bound by memory bandwidth, so threads beyond the physical cores do not help.
-    #[arg(long, default_value_t = 0, value_name = "N", env = "LILY_THREADS")]
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, env = "LILY_THREADS")]
     pub threads: usize,
 
     /// Most tokens of prompt and answer together.
     ///
     /// Longer requests are refused, never cut. Default: 32768, or the model's own limit when that is smaller.
-    #[arg(long, value_name = "TOKENS", env = "LILY_CONTEXT")]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, env = "LILY_CONTEXT")]
     pub context: Option<usize>,
 }
 
@@ -87,7 +86,7 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, queue: usize) -> Result<Load
     let model = model.as_deref();
     let checkpoint = device::open_checkpoint(model)?;
     let context = context(args.context, checkpoint.config())?;
-    let text = TextModel::from_files(|name| checkpoint.file(name).map(std::borrow::Cow::into_owned))?;
+    let text = device::text_of(&checkpoint)?;
     let weights = Arc::new(checkpoint.weights()?);
     let backend = device::backend(args.device, weights, args.threads)?;
     let options = EngineOptions {

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough (`lily ... | head`).
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", output::error_text(&error));
             ExitCode::FAILURE
         }
     }

@@ -43,8 +43,21 @@ pub fn table(rows: &[(&str, String)]) -> String {
 /// Writes to stdout at once. A closed pipe is an error that `main` ends quietly on.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|e| io::Error::new(e.kind(), format!("stdout: {e}")))
+}
+
+/// An error and its causes in one line. Many errors tell their cause in their own words already; it is not told twice.
+pub fn error_text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// An answer as it is shown: the answer on stdout, the reasoning, dimmed, on stderr, so that a pipe gets only the
@@ -98,6 +111,14 @@ impl AnswerPrinter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = || io::Error::other("no room");
+        let error = anyhow::Error::from(cause()).context("the file: no room").context("writing");
+        assert_eq!(error_text(&error), "writing: the file: no room");
+        assert_eq!(error_text(&anyhow::Error::from(cause()).context("the file")), "the file: no room");
+    }
 
     #[test]
     fn sizes_and_numbers() {

@@ -25,7 +25,6 @@ fn cases() -> Vec<Case> {
         // Fields.
         ("unknown field", json!({"frobnicate": 1}), 400, Some("frobnicate"), "unknown parameter"),
         ("misspelt field", json!({"max_token": 5}), 400, Some("max_token"), "spelling"),
-        ("no model", json!({"model": null}), 400, Some("model"), "missing"),
         ("another model", json!({"model": "gpt-4o"}), 404, Some("model"), "lily-mini"),
         ("model is a path", json!({"model": "../../etc/passwd"}), 404, Some("model"), "not served"),
         ("model is a number", json!({"model": 4}), 400, Some("model"), "expected a string"),
@@ -78,6 +77,8 @@ fn cases() -> Vec<Case> {
         ("unknown effort", json!({"reasoning_effort": "very"}), 400, Some("reasoning_effort"), "none, minimal"),
         ("thinking contradicts itself", json!({"enable_thinking": true, "reasoning_effort": "none"}), 400, Some("reasoning_effort"), "one of them"),
         ("thinking is text", json!({"chat_template_kwargs": {"enable_thinking": "on"}}), 400, Some("chat_template_kwargs.enable_thinking"), "true or false"),
+        ("misspelt keyword", json!({"chat_template_kwargs": {"enable_thinkin": true}}), 400, Some("chat_template_kwargs.enable_thinkin"), "does not read"),
+        ("a function by keyword", json!({"chat_template_kwargs": {"namespace": 1}}), 400, Some("chat_template_kwargs.namespace"), "does not read"),
         ("messages by keyword", json!({"chat_template_kwargs": {"messages": []}}), 400, Some("chat_template_kwargs.messages"), "server"),
         // Messages.
         ("no messages", json!({"messages": null}), 400, Some("messages"), "missing"),
@@ -170,6 +171,7 @@ fn raw_cases() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
         ("a file", get("/../../etc/passwd", "Host: localhost\r\n"), 404, "does not exist"),
         ("an unknown path", get("/v1/embeddings", "Host: localhost\r\n"), 404, "does not exist"),
         ("GET for POST", get("/v1/chat/completions", "Host: localhost\r\n"), 405, "not allowed"),
+        ("a model that is not text", get("/v1/models/%ff%fe", "Host: localhost\r\n"), 400, "invalid_request_error"),
         ("an unknown model", get("/v1/models/%2e%2e%2fx", "Host: localhost\r\n"), 404, "not served"),
     ]
 }
@@ -216,6 +218,7 @@ fn neutral_values_are_accepted() {
     let expected = server.choice(json!({}))["message"]["content"].clone();
     #[rustfmt::skip]
     let neutral = [
+        json!({"model": null}),
         json!({"n": 1, "stop": null, "logprobs": false, "top_logprobs": 0, "stream": false, "seed": 1}),
         json!({"user": "u", "metadata": {"a": "b"}, "store": false, "service_tier": "auto"}),
         json!({"response_format": {"type": "text"}, "modalities": ["text"], "verbosity": "medium"}),

@@ -51,6 +51,13 @@ pub struct LoadReport {
     pub scales_checked: bool,
 }
 
+/// The content of the small file `name` (everything but weights) in `dir`, for those who need no checkpoint around it.
+/// `None` when there is no such file; pipes, devices and files too large for memory are errors.
+pub fn read_file_in(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ModelError> {
+    let file = Source::Directory(dir.to_path_buf()).read(name)?;
+    Ok(file.map(Cow::into_owned))
+}
+
 /// Whether a tensor or module belongs to the vision tower, which is not loaded.
 pub(crate) fn is_vision(name: &str) -> bool {
     name.starts_with("vision_tower.") || name.starts_with("model.visual.")

@@ -12,6 +12,7 @@ mod neutral;
 mod request;
 mod response;
 mod stream;
+mod thinking;
 mod tools;
 
 use axum::{

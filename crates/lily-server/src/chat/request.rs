@@ -4,12 +4,14 @@
 //! additions `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, `enable_thinking` and
 //! `preserve_thinking`.
 
+use std::sync::Arc;
+
 use lily_engine::SamplingParams;
-use lily_text::RenderRequest;
+use lily_text::{ChatTemplate, RenderRequest};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{messages, neutral, tools};
+use super::{messages, neutral, thinking::Thinking, tools};
 use crate::{error::ApiError, generate::GenerateOptions};
 
 /// Most stop strings (OpenAI's limit).
@@ -32,6 +34,8 @@ pub struct RequestContext {
     pub thinking: Option<bool>,
     /// Model ids served, the first being the one reported.
     pub models: Vec<String>,
+    /// The model's chat template, which says what keywords there are.
+    pub template: Option<Arc<ChatTemplate>>,
 }
 
 /// A checked request.
@@ -124,7 +128,7 @@ pub fn parse(body: &[u8], context: &RequestContext) -> Result<ChatJob, ApiError>
             seed: seed(body.seed.as_ref())?,
         },
     };
-    let render = RenderRequest { messages, tools: offered, kwargs: thinking.keywords(context.thinking)? };
+    let render = RenderRequest { messages, tools: offered, kwargs: thinking.keywords(context)? };
     Ok(ChatJob { render, options, stream, include_usage })
 }
 
@@ -171,9 +175,12 @@ fn missing(param: &str, expected: &str) -> ApiError {
     ApiError::invalid(param, format!("`{param}` is missing; expected {expected}"))
 }
 
+/// A request that names no model means the one there is; one that names another is not answered by this one.
 fn check_model(asked: Option<&str>, served: &[String]) -> Result<(), ApiError> {
-    let asked = asked.ok_or_else(|| missing("model", &format!("a model id such as {:?}", served[0])))?;
-    if served.iter().any(|id| id == asked) { Ok(()) } else { Err(model_not_found(asked, served)) }
+    match asked {
+        Some(asked) if !served.iter().any(|id| id == asked) => Err(model_not_found(asked, served)),
+        _ => Ok(()),
+    }
 }
 
 /// 404 for a model this server does not have.
@@ -384,82 +391,6 @@ fn logprobs(wanted: Option<bool>, top: Option<u64>) -> Result<Option<usize>, Api
     }
 }
 
-/// The ways a request can speak about thinking.
-struct Thinking<'a> {
-    enable: Option<bool>,
-    preserve: Option<bool>,
-    effort: Option<&'a str>,
-    kwargs: Option<Map<String, Value>>,
-}
-
-impl Thinking<'_> {
-    /// The template's keywords. Fields that contradict each other are refused.
-    fn keywords(self, default: Option<bool>) -> Result<Map<String, Value>, ApiError> {
-        let mut keywords = self.kwargs.unwrap_or_default();
-        for reserved in ["messages", "tools", "add_generation_prompt"] {
-            if keywords.contains_key(reserved) {
-                return Err(ApiError::invalid(
-                    format!("chat_template_kwargs.{reserved}"),
-                    format!("{reserved} is set by the server; remove it"),
-                ));
-            }
-        }
-        let effort = match self.effort {
-            None => None,
-            Some("none") => Some(("reasoning_effort", false)),
-            // The model has one depth of thinking.
-            Some("minimal" | "low" | "medium" | "high" | "xhigh") => Some(("reasoning_effort", true)),
-            Some(other) => {
-                return Err(ApiError::invalid(
-                    "reasoning_effort",
-                    format!("found {other:?}; expected none, minimal, low, medium, high or xhigh"),
-                ));
-            }
-        };
-        let enable = self.enable.map(|b| ("enable_thinking", b));
-        merge(&mut keywords, "enable_thinking", [enable, effort])?;
-        let preserve = self.preserve.map(|b| ("preserve_thinking", b));
-        merge(&mut keywords, "preserve_thinking", [preserve, None])?;
-        if let (Some(default), false) = (default, keywords.contains_key("enable_thinking")) {
-            keywords.insert("enable_thinking".into(), default.into());
-        }
-        keywords.insert("add_generation_prompt".into(), true.into());
-        Ok(keywords)
-    }
-}
-
-/// Sets the template keyword `name` from the request's fields, which must agree with each other.
-fn merge(
-    keywords: &mut Map<String, Value>,
-    name: &str,
-    fields: [Option<(&str, bool)>; 2],
-) -> Result<(), ApiError> {
-    let path = format!("chat_template_kwargs.{name}");
-    let mut known = match keywords.get(name) {
-        None => None,
-        Some(Value::Bool(b)) => Some((path.as_str(), *b)),
-        Some(other) => {
-            let found = messages::shown(other);
-            return Err(ApiError::invalid(&path, format!("found {found}; expected true or false")));
-        }
-    };
-    for (field, value) in fields.into_iter().flatten() {
-        match known {
-            Some((first, other)) if other != value => {
-                return Err(ApiError::invalid(
-                    field,
-                    format!("{field} says {value} for {name}, but {first} says {other}; send one of them"),
-                ));
-            }
-            _ => known = Some((field, value)),
-        }
-    }
-    if let Some((_, value)) = known {
-        keywords.insert(name.into(), value.into());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -469,7 +400,13 @@ mod tests {
 
     fn context() -> RequestContext {
         let sampling = SamplingParams { temperature: 0.7, top_k: 20, ..SamplingParams::default() };
-        RequestContext { sampling, vocab: 100, thinking: Some(false), models: vec!["m".into()] }
+        RequestContext {
+            sampling,
+            vocab: 100,
+            thinking: Some(false),
+            models: vec!["m".into()],
+            template: None,
+        }
     }
 
     fn with(fields: Value) -> Result<ChatJob, ApiError> {

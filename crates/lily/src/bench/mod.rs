@@ -88,7 +88,7 @@ struct Subject {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
-    let threads = device::threads(args.threads);
+    let threads = device::threads(args.threads)?;
     if args.floor {
         println!("{}", measure_floor(threads));
         return Ok(());

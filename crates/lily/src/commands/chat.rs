@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     answer::{self, AnswerArgs},
     load::{self, Loaded, Thinking},
-    output::print,
+    output::{error_text, print},
 };
 
 const HELP: &str = "\
@@ -128,7 +128,7 @@ impl Chat {
             }
             Err(error) if error.downcast_ref::<io::Error>().is_some() => Err(error),
             Err(error) => {
-                eprintln!("error: {error:#}");
+                eprintln!("error: {}", error_text(&error));
                 if !self.turns.is_empty() {
                     eprintln!("(/reset forgets the conversation)");
                 }
@@ -166,7 +166,7 @@ impl Chat {
             "/save" if rest.is_empty() => "give a file name: /save FILE\n".to_string(),
             "/save" => match self.save(rest) {
                 Ok(()) => format!("{} messages are in {rest}\n", self.turns.len()),
-                Err(error) => format!("{error:#}\n"),
+                Err(error) => error_text(&error) + "\n",
             },
             "/stats" => match &self.last {
                 Some(stats) => answer::stats_line(stats) + "\n",

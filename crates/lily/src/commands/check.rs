@@ -2,10 +2,11 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use lily_model::{Checkpoint, LayerType};
-use lily_text::TextModel;
+use lily_text::{RenderRequest, TextModel};
+use serde_json::json;
 
 use crate::{
     device, embedded, load,
@@ -14,7 +15,8 @@ use crate::{
 
 /// Validate a checkpoint and print what it is and what it needs.
 ///
-/// Every file is read and every tensor's name, type, shape and bit width is checked; weights are mapped, not loaded.
+/// Every tensor's name, type, shape and bit width is checked, and that scales, biases and norms are finite; packed
+/// weights are mapped, not read. The chat template must render a greeting.
 /// Exits 1 with the reason when something is wrong.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -36,8 +38,10 @@ pub fn run(args: &CheckArgs) -> Result<()> {
     let started = Instant::now();
     let checkpoint = device::open_checkpoint(args.model.as_deref())?;
     let context = load::context(args.context, checkpoint.config())?;
-    let text = TextModel::from_files(|name| checkpoint.file(name).map(std::borrow::Cow::into_owned))?;
-    checkpoint.weights()?;
+    let text = device::text_of(&checkpoint)?;
+    check_template(&text).with_context(|| checkpoint.place())?;
+    let weights = checkpoint.weights()?;
+    checkpoint.check_values(&weights)?;
     let seconds = started.elapsed().as_secs_f64();
 
     let mut out = format!("{}: a whole checkpoint (checked in {seconds:.2} s)\n\n", checkpoint.name());
@@ -50,6 +54,19 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         }
     }
     Ok(print(&out)?)
+}
+
+/// The chat template must be able to render the simplest chat: what is wrong with it shows only then.
+fn check_template(text: &TextModel) -> Result<()> {
+    if text.template.is_none() {
+        return Ok(());
+    }
+    let mut request =
+        RenderRequest { messages: vec![json!({"role": "user", "content": "hello"})], ..Default::default() };
+    request.kwargs.insert("add_generation_prompt".into(), true.into());
+    let (_, ids) = text.render_ids(&request, true).context("the chat template cannot render a greeting")?;
+    ensure!(!ids.is_empty(), "the chat template renders a greeting as nothing; restore chat_template.jinja");
+    Ok(())
 }
 
 fn facts(checkpoint: &Checkpoint, text: &TextModel) -> String {
@@ -97,7 +114,13 @@ fn facts(checkpoint: &Checkpoint, text: &TextModel) -> String {
         ),
         ("vocabulary", format!("{} rows, {} used", grouped(c.vocab_size), grouped(checkpoint.valid_vocab()))),
         ("longest context", format!("{} tokens", grouped(c.max_position_embeddings))),
-        ("end of turn", g.eos_token_ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+        (
+            "end of turn",
+            match g.eos_token_ids.as_slice() {
+                [] => "no token: answers end only at a limit of tokens".to_string(),
+                ids => ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+            },
+        ),
         (
             "sampling",
             if g.do_sample {
@@ -123,11 +146,7 @@ fn facts(checkpoint: &Checkpoint, text: &TextModel) -> String {
                 grouped(report.skipped_vision)
             ),
         ));
-        let checked = "every scale and bias is finite";
-        rows.push((
-            "values",
-            if report.scales_checked { checked } else { "vectors are finite; scales were not read" }.into(),
-        ));
+        rows.push(("values", "every norm, scale and bias is finite".into()));
     }
     table(&rows)
 }

@@ -7,7 +7,6 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_engine::{Evaluation, evaluate};
 use lily_model::Checkpoint;
-use lily_text::TextModel;
 use serde_json::Value;
 
 use crate::{
@@ -143,8 +142,7 @@ fn sequences(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<Vec<Vec<u32>>> 
 /// The text's tokens, cut into windows; a last window too short to predict anything is left out.
 fn windows(text: &str, window: usize, checkpoint: &Checkpoint) -> Result<Vec<Vec<u32>>> {
     ensure!(window >= 2, "--window is {window}; at least 2 tokens are needed to predict one");
-    let model = TextModel::from_files(|name| checkpoint.file(name).map(std::borrow::Cow::into_owned))?;
-    let ids = model.tokenizer.encode_ordinary(text)?;
+    let ids = device::text_of(checkpoint)?.tokenizer.encode_ordinary(text)?;
     let windows: Vec<Vec<u32>> = ids.chunks(window).filter(|w| w.len() >= 2).map(<[u32]>::to_vec).collect();
     ensure!(!windows.is_empty(), "the text has {} tokens; at least 2 are needed", ids.len());
     Ok(windows)
