@@ -2,10 +2,10 @@
 // KV head share every row of K and V that is read.
 #include "common.metal.h"
 
-constant constexpr uint DIM = 256;      // head width
-constant constexpr uint ROTARY = 64;    // values of a head that are rotated
-constant constexpr uint SIMDGROUPS = 4;
-constant constexpr uint PER_LANE = DIM / 32;
+constant constexpr uint HEAD_DIM = 256;      // head width
+constant constexpr uint ROTARY_DIM = 64;    // values of a head that are rotated
+constant constexpr uint ATTENTION_SIMDGROUPS = 4;
+constant constexpr uint PER_LANE = HEAD_DIM / 32;
 
 struct AttentionShape {
   uint heads;
@@ -30,7 +30,7 @@ inline void norm_and_rotate(thread float (&v)[PER_LANE], device const bfloat* ga
                             float eps, uint lane) {
   float squares = 0.0f;
   for (uint j = 0; j < PER_LANE; j++) squares += v[j] * v[j];
-  float factor = precise::rsqrt(simd_sum(squares) / float(DIM) + eps);
+  float factor = precise::rsqrt(simd_sum(squares) / float(HEAD_DIM) + eps);
   for (uint j = 0; j < PER_LANE; j++) v[j] *= factor * float(gain[j * 32 + lane]);
   float angle = half_turns(position, rates[lane]) * M_PI_F;
   float c = cos(angle), s = sin(angle), a = v[0], b = v[1];
@@ -113,7 +113,7 @@ inline void widen(uint4 row, thread float (&v)[PER_LANE]) {
 // partial [tokens, heads, splits, 256] f32: weighted sums of values, not yet divided;
 // weights [tokens, heads, splits, 2] f32: largest score (base 2) and sum of weights.
 template <uint HEADS>
-[[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void attention_split(
+[[kernel, max_total_threads_per_threadgroup(ATTENTION_SIMDGROUPS * 32)]] void attention_split(
     device const float* projected [[buffer(0)]], device const bfloat* q_gain [[buffer(1)]],
     device const bfloat* k_gain [[buffer(2)]], device const uint2* rates [[buffer(3)]],
     device const uint* positions [[buffer(4)]], device const uint* slots [[buffer(5)]],
@@ -121,9 +121,9 @@ template <uint HEADS>
     device float* weights [[buffer(9)]], constant AttentionShape& shape [[buffer(10)]],
     uint3 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float queries[HEADS * DIM];
-  threadgroup float own[2 * DIM];  // the token's key and value, as the cache holds them
-  threadgroup float others[2 * HEADS * DIM];
+  threadgroup float queries[HEADS * HEAD_DIM];
+  threadgroup float own[2 * HEAD_DIM];  // the token's key and value, as the cache holds them
+  threadgroup float others[2 * HEADS * HEAD_DIM];
   threadgroup float others_softmax[2 * 64];
   uint split = tg.x, kv_head = tg.y, token = tg.z;
   uint position = positions[token], first = split * shape.span;
@@ -134,25 +134,25 @@ template <uint HEADS>
   uint row0 = (slots[token] * shape.kv_heads + kv_head) * shape.capacity;
 
   // Queries, scaled by 1/sqrt(256) and log2(e), so that exp2 gives the softmax.
-  for (uint h = sg; h < HEADS; h += SIMDGROUPS) {
+  for (uint h = sg; h < HEADS; h += ATTENTION_SIMDGROUPS) {
     float v[PER_LANE];
-    for (uint j = 0; j < PER_LANE; j++) v[j] = in[(kv_head * HEADS + h) * 2 * DIM + j * 32 + lane];
+    for (uint j = 0; j < PER_LANE; j++) v[j] = in[(kv_head * HEADS + h) * 2 * HEAD_DIM + j * 32 + lane];
     norm_and_rotate(v, q_gain, rates, position, shape.eps, lane);
-    for (uint j = 0; j < PER_LANE; j++) queries[h * DIM + j * 32 + lane] = v[j] * (M_LOG2E_F / 16.0f);
+    for (uint j = 0; j < PER_LANE; j++) queries[h * HEAD_DIM + j * 32 + lane] = v[j] * (M_LOG2E_F / 16.0f);
   }
-  if (newest && sg == SIMDGROUPS - 1) {
-    device const float* k = in + shape.heads * 2 * DIM + kv_head * DIM;
-    device const float* v = k + shape.kv_heads * DIM;
+  if (newest && sg == ATTENTION_SIMDGROUPS - 1) {
+    device const float* k = in + shape.heads * 2 * HEAD_DIM + kv_head * HEAD_DIM;
+    device const float* v = k + shape.kv_heads * HEAD_DIM;
     float x[PER_LANE];
     for (uint j = 0; j < PER_LANE; j++) x[j] = k[j * 32 + lane];
     norm_and_rotate(x, k_gain, rates, position, shape.eps, lane);
     for (uint j = 0; j < PER_LANE; j++) {
       uint i = j * 32 + lane;
       bfloat kr = bfloat(x[j]), vr = bfloat(v[i]);
-      keys[(row0 + position) * DIM + i] = kr;
-      values[(row0 + position) * DIM + i] = vr;
+      keys[(row0 + position) * HEAD_DIM + i] = kr;
+      values[(row0 + position) * HEAD_DIM + i] = vr;
       own[i] = float(kr);
-      own[DIM + i] = float(vr);
+      own[HEAD_DIM + i] = float(vr);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -164,13 +164,13 @@ template <uint HEADS>
   t.sum = 0.0f;
   for (uint h = 0; h < HEADS; h++)
     for (uint j = 0; j < PER_LANE; j++) {
-      q[h][j] = queries[h * DIM + lane * PER_LANE + j];
+      q[h][j] = queries[h * HEAD_DIM + lane * PER_LANE + j];
       t.values[h][j] = 0.0f;
     }
-  device const uint4* k_rows = (device const uint4*)(keys + row0 * DIM) + lane;
-  device const uint4* v_rows = (device const uint4*)(values + row0 * DIM) + lane;
+  device const uint4* k_rows = (device const uint4*)(keys + row0 * HEAD_DIM) + lane;
+  device const uint4* v_rows = (device const uint4*)(values + row0 * HEAD_DIM) + lane;
   uint cached = newest ? end - 1 : end;
-  for (uint p = first + sg; p < cached; p += SIMDGROUPS) {
+  for (uint p = first + sg; p < cached; p += ATTENTION_SIMDGROUPS) {
     float k[PER_LANE], v[PER_LANE];
     widen(k_rows[p * 32], k);
     widen(v_rows[p * 32], v);
@@ -180,17 +180,17 @@ template <uint HEADS>
     float k[PER_LANE], v[PER_LANE];
     for (uint j = 0; j < PER_LANE; j++) {
       k[j] = own[lane * PER_LANE + j];
-      v[j] = own[DIM + lane * PER_LANE + j];
+      v[j] = own[HEAD_DIM + lane * PER_LANE + j];
     }
     attend<HEADS>(t, q, k, v, lane);
   }
 
   // The simdgroups' results become one: 2 and 3 hand theirs to 0 and 1, then 1 to 0.
-  for (uint left = SIMDGROUPS / 2; left >= 1; left /= 2) {
+  for (uint left = ATTENTION_SIMDGROUPS / 2; left >= 1; left /= 2) {
     if (sg >= left && sg < 2 * left) {
       uint to = sg - left;
       for (uint h = 0; h < HEADS; h++)
-        for (uint j = 0; j < PER_LANE; j++) others[(to * HEADS + h) * DIM + j * 32 + lane] = t.values[h][j];
+        for (uint j = 0; j < PER_LANE; j++) others[(to * HEADS + h) * HEAD_DIM + j * 32 + lane] = t.values[h][j];
       others_softmax[to * 64 + lane] = t.largest;
       others_softmax[to * 64 + 32 + lane] = t.sum;
     }
@@ -206,7 +206,7 @@ template <uint HEADS>
         ushort from = ushort(reverse_index<HEADS>(h));
         float a = simd_shuffle(mine, from), b = simd_shuffle(other, from);
         for (uint j = 0; j < PER_LANE; j++)
-          t.values[h][j] = t.values[h][j] * a + others[(sg * HEADS + h) * DIM + j * 32 + lane] * b;
+          t.values[h][j] = t.values[h][j] * a + others[(sg * HEADS + h) * HEAD_DIM + j * 32 + lane] * b;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -214,7 +214,7 @@ template <uint HEADS>
   if (sg == 0) {
     for (uint h = 0; h < HEADS; h++) {
       uint at = (token * shape.heads + kv_head * HEADS + h) * shape.splits + split;
-      for (uint j = 0; j < PER_LANE; j++) partial[at * DIM + lane * PER_LANE + j] = t.values[h][j];
+      for (uint j = 0; j < PER_LANE; j++) partial[at * HEAD_DIM + lane * PER_LANE + j] = t.values[h][j];
     }
     if (lane < HEADS) {
       uint at = (token * shape.heads + kv_head * HEADS + reverse_index<HEADS>(lane)) * shape.splits + split;
@@ -230,7 +230,7 @@ template [[host_name("attention_split_8")]] [[kernel]] decltype(attention_split<
 
 // Joins the splits, divides, and applies the output gate.
 // Grid: (heads, tokens); threadgroup 256: a thread has one dimension. y [tokens, heads * 256] f32.
-[[kernel, max_total_threads_per_threadgroup(DIM)]] void attention_combine(
+[[kernel, max_total_threads_per_threadgroup(HEAD_DIM)]] void attention_combine(
     device const float* projected [[buffer(0)]], device const uint* positions [[buffer(1)]],
     device const float* partial [[buffer(2)]], device const float2* weights [[buffer(3)]],
     device float* y [[buffer(4)]], constant AttentionShape& shape [[buffer(5)]],
@@ -244,8 +244,8 @@ template [[host_name("attention_split_8")]] [[kernel]] decltype(attention_split<
     float2 w = weights[at + s];
     float f = exp2(w.x - largest);
     sum += w.y * f;
-    value += partial[(at + s) * DIM + i] * f;
+    value += partial[(at + s) * HEAD_DIM + i] * f;
   }
-  float gate = projected[token * shape.stride + head * 2 * DIM + DIM + i];
-  y[(token * shape.heads + head) * DIM + i] = value / sum * sigmoid(gate);
+  float gate = projected[token * shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + i];
+  y[(token * shape.heads + head) * HEAD_DIM + i] = value / sum * sigmoid(gate);
 }

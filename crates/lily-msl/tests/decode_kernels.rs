@@ -45,7 +45,24 @@ fn run(
     seed: u32,
     args: Vec<(&str, Arg<'_>)>,
 ) -> Outcome {
-    let d = Dispatch { kernel, grid, group: [threads, 1, 1], args, threadgroup: &[], constants: &[], seed };
+    run_with(lib, kernel, grid, threads, &[], seed, args)
+}
+
+/// Threadgroup memory for the activations of `cols` columns.
+fn staged(cols: usize) -> u32 {
+    128 * (cols as u32 / 32 + 1)
+}
+
+fn run_with(
+    lib: &SoftLibrary,
+    kernel: &str,
+    grid: [u32; 3],
+    threads: u32,
+    threadgroup: &[u32],
+    seed: u32,
+    args: Vec<(&str, Arg<'_>)>,
+) -> Outcome {
+    let d = Dispatch { kernel, grid, group: [threads, 1, 1], args, threadgroup, constants: &[], seed };
     lib.dispatch(d).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -65,6 +82,29 @@ fn bfloats(r: &mut Random, n: usize, scale: f32, offset: f32) -> Vec<bf16> {
     (0..n).map(|_| bf16::from_f32(offset + scale * r.unit())).collect()
 }
 
+/// All kernels in one source, as a host compiles them: names do not collide, and the manifest is complete.
+#[test]
+fn all_kernels_are_one_library() {
+    let mut s = lily_msl::Sources::new();
+    s.add("all.metal", include_str!("../../../kernels/all.metal"))
+        .add("common.metal.h", include_str!("../../../kernels/common.metal.h"))
+        .add("attention_decode.metal", include_str!("../../../kernels/attention_decode.metal"))
+        .add("gdn_decode.metal", include_str!("../../../kernels/gdn_decode.metal"))
+        .add("gemv.metal", include_str!("../../../kernels/gemv.metal"))
+        .add("moe_decode.metal", include_str!("../../../kernels/moe_decode.metal"))
+        .add("sample.metal", include_str!("../../../kernels/sample.metal"));
+    let u = lily_msl::Unit::parse(&s, "all.metal", &Default::default()).unwrap_or_else(|e| panic!("{e}"));
+    u.lint().unwrap_or_else(|e| panic!("{e}"));
+    let m = u.manifest().unwrap_or_else(|e| panic!("{e}"));
+    assert!(m.kernels.len() >= 23, "{} kernels", m.kernels.len());
+    let names: std::collections::BTreeSet<&str> = u.constants.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names.len(), u.constants.len(), "two constants have one name");
+    // Metal's own compiler gets one text with every file once.
+    let flat = s.flatten("all.metal").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(flat.matches("inline float silu(").count(), 1);
+    assert!(!flat.contains("#include \""));
+}
+
 #[test]
 fn project_with_norm_and_with_addition() {
     let Some(lib) = library("gemv.metal") else { return };
@@ -76,8 +116,8 @@ fn project_with_norm_and_with_addition() {
         (2048, &[40, 1, 17, 33], &[8, 8, 4, 4], 1, 4),  // 35B, ragged
         (2048, &[50, 31, 32, 3], &[4, 4, 4, 4], 2, 1),
         (64, &[5], &[4], 3, 1),
-        (4096, &[70], &[4], 1, 2),
-        (192, &[9, 7], &[4, 8], 1, 4),
+        (4096, &[70], &[4], 1, 8),
+        (192, &[9, 7], &[4, 8], 1, 8),
     ];
     for (cols, rows, bits, tokens, per_group) in cases {
         let mut r = Random(cols as u64 + rows[0] as u64);
@@ -121,7 +161,15 @@ fn project_with_norm_and_with_addition() {
                     args.push((n[1], read(&any(i).scales)));
                     args.push((n[2], read(&any(i).biases)));
                 }
-                let o = run(lib, &kernel, [blocks as u32, tokens as u32, 1], 128, seed, args);
+                let o = run_with(
+                    lib,
+                    &kernel,
+                    [blocks as u32, tokens as u32, 1],
+                    128,
+                    &[staged(cols)],
+                    seed,
+                    args,
+                );
                 close(&format!("{kernel} {cols}x{rows:?}"), &y, &want, 4e-6);
                 // Every weight is read, none twice over; exactly the outputs are written.
                 for (i, q) in m.iter().enumerate() {
@@ -518,14 +566,15 @@ fn mixture_of_experts() {
         let mut shape: Vec<u32> =
             [hidden, experts, chosen, width, shared_width, stride].iter().map(|&v| v as u32).collect();
         shape.push(EPS.to_bits());
-        for (seed, rows) in [(0, 1u32), (17, 2)] {
+        for (seed, rows) in [(0, 1u32), (17, 2), (5, 4)] {
             let mut h = vec![f32::NAN; tokens * chosen * width];
             let grid = |n: usize, y: u32| [(n as u32).div_ceil(4 * rows), y, tokens as u32];
-            let o = run(
+            let o = run_with(
                 lib,
                 &format!("moe_gate_up_{rows}"),
                 grid(width, chosen as u32),
                 128,
+                &[staged(hidden)],
                 seed,
                 vec![
                     ("residual", read(&residual0)),
@@ -547,11 +596,12 @@ fn mixture_of_experts() {
                 assert_eq!(o.touched[3].bytes_read(), (chosen * width * hidden / 2) as u64);
             }
             let mut residual = residual0.clone();
-            run(
+            run_with(
                 lib,
                 &format!("moe_down_{rows}"),
                 grid(hidden, 1),
                 128,
+                &[staged(chosen * width + shared_width)],
                 seed,
                 vec![
                     ("routed", read(&routed)),
