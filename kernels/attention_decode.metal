@@ -6,6 +6,8 @@ constant constexpr uint HEAD_DIM = 256;      // head width
 constant constexpr uint ROTARY_DIM = 64;    // values of a head that are rotated
 constant constexpr uint ATTENTION_SIMDGROUPS = 4;
 constant constexpr uint PER_LANE = HEAD_DIM / 32;
+// norm_and_rotate pairs a lane's first value with its second: value i with value i + 32.
+static_assert(ROTARY_DIM == 2 * 32, "a lane must hold both values of a rotated pair");
 
 struct AttentionShape {
   uint heads;

@@ -144,7 +144,7 @@ impl std::fmt::Debug for SoftLibrary {
 }
 
 impl SoftLibrary {
-    /// Compiles a unit. `checked` watches every memory access, at some 20 times the running time.
+    /// Compiles a unit. `checked` watches every memory access, at some 4 times the running time.
     pub fn build(unit: &Unit, compiler: &Compiler, checked: bool) -> Result<SoftLibrary, SoftError> {
         let manifest = unit.manifest()?;
         let source = unit.soft_source();
