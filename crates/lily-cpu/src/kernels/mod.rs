@@ -46,6 +46,16 @@ pub struct RowsRef<'a> {
     pub(crate) scales: &'a [u16],
     /// BF16, like `scales`.
     pub(crate) biases: &'a [u16],
+    /// What will be read after these rows, for prefetching.
+    pub(crate) next: Next,
+}
+
+/// Addresses of the weights, scales and biases that will be read next. They are only prefetched, never read.
+#[derive(Clone, Copy)]
+pub(crate) struct Next {
+    pub(crate) weight: *const u8,
+    pub(crate) scales: *const u16,
+    pub(crate) biases: *const u16,
 }
 
 impl<'a> RowsRef<'a> {
@@ -55,15 +65,26 @@ impl<'a> RowsRef<'a> {
         assert!(rows > 0);
         let groups = m.cols / GROUP;
         let row_bytes = m.cols * m.bits / 8;
-        Self {
-            rows,
-            groups,
-            stride: groups,
-            bits: m.bits,
-            weight: &bytemuck::cast_slice(m.weight)[start * row_bytes..(start + rows) * row_bytes],
-            scales: &m.scales[start * groups..(start + rows) * groups],
-            biases: &m.biases[start * groups..(start + rows) * groups],
-        }
+        let weight: &[u8] = &bytemuck::cast_slice(m.weight)[start * row_bytes..(start + rows) * row_bytes];
+        let scales = &m.scales[start * groups..(start + rows) * groups];
+        let biases = &m.biases[start * groups..(start + rows) * groups];
+        // Unless said otherwise the rows that follow in memory are next.
+        let next = Next {
+            weight: weight.as_ptr_range().end,
+            scales: scales.as_ptr_range().end,
+            biases: biases.as_ptr_range().end,
+        };
+        Self { rows, groups, stride: groups, bits: m.bits, weight, scales, biases, next }
+    }
+
+    /// The same rows, after which `next` will be read.
+    pub fn then(mut self, next: &RowsRef<'_>) -> Self {
+        self.next = Next {
+            weight: next.weight.as_ptr(),
+            scales: next.scales.as_ptr(),
+            biases: next.biases.as_ptr(),
+        };
+        self
     }
 
     /// Bytes from one row's weights to the next's.

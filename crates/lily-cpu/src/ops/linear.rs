@@ -28,8 +28,13 @@ pub(crate) fn row_bytes(m: &QuantMatrix) -> usize {
 /// `out = m x` for the rows from `row` on, one token.
 #[inline]
 pub(crate) fn gemv(k: &Kernels, m: &QuantMatrix, expert: usize, row: usize, x: &Acts, out: &mut [f32]) {
-    let rows = RowsRef::new(&m.expert(expert), row, out.len());
-    k.gemv(&rows, &x.tile(0, Order::of_bits(m.bits)), out);
+    gemv_rows(k, &RowsRef::new(&m.expert(expert), row, out.len()), x, out);
+}
+
+/// `out = m x`, one token.
+#[inline]
+pub(crate) fn gemv_rows(k: &Kernels, m: &RowsRef<'_>, x: &Acts, out: &mut [f32]) {
+    k.gemv(m, &x.tile(0, Kernels::order(m)), out);
 }
 
 /// Several projections of the same one vector in one dispatch: `outs[i] = ms[i] x`, where every thread first makes

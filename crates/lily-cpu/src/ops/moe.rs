@@ -7,11 +7,11 @@
 //! for gate, up and SwiGLU; then every thread takes 32 output features through all groups. The shared expert is a
 //! group of all tokens.
 
-use lily_model::weights::MoeWeights;
+use lily_model::{QuantMatrix, weights::MoeWeights};
 
 use super::{
     Machine,
-    linear::{Gemm, gemm, gemv, gemv_all, multiply, row_bytes, rows_a_piece},
+    linear::{Gemm, gemm, gemv, gemv_all, gemv_rows, multiply, row_bytes, rows_a_piece},
     norm::{norm_one, quantize_one},
 };
 use crate::{
@@ -45,6 +45,10 @@ pub(crate) fn choose(logits: &[f32], n: usize, out: &mut Vec<(usize, f32)>) {
     for o in out.iter_mut() {
         o.1 /= sum;
     }
+}
+
+fn rows_of(m: &QuantMatrix, expert: usize, row: usize, rows: usize) -> RowsRef<'_> {
+    RowsRef::new(&m.expert(expert), row, rows)
 }
 
 fn sigmoid(x: f32) -> f32 {
@@ -107,20 +111,25 @@ pub(crate) fn one(
     let chunk = rows_a_piece(per_token * width, 2 * row_bytes(&w.experts_gate), m.pool.threads());
     let chunk = chunk.min(width);
     {
-        let mut experts: Vec<(usize, &mut [f32])> = Vec::with_capacity(per_token * width.div_ceil(chunk));
-        for (i, hidden) in hidden.chunks_exact_mut(width).enumerate() {
-            experts.extend(hidden.chunks_mut(chunk).map(|h| (i, h)));
-        }
+        let mut experts: Vec<&mut [f32]> =
+            hidden.chunks_exact_mut(width).flat_map(|hidden| hidden.chunks_mut(chunk)).collect();
         let init = |w: &mut Worker| {
             prepare(w);
             route(w);
         };
-        m.pool.run_items(&mut m.workers, &mut experts, init, |worker, i, (slot, hidden)| {
-            let expert = worker.route[*slot].0;
-            let row = i % width.div_ceil(chunk) * chunk;
+        let pieces = width.div_ceil(chunk);
+        m.pool.run_items(&mut m.workers, &mut experts, init, |worker, i, hidden| {
+            let piece = |m, i: usize| {
+                let row = i % pieces * chunk;
+                rows_of(m, worker.route[i / pieces].0, row, chunk.min(width - row))
+            };
+            let gate = piece(&w.experts_gate, i);
+            // This thread's next piece is most likely the one that follows.
+            let next = if i + 1 < per_token * pieces { piece(&w.experts_gate, i + 1) } else { gate };
+            let up = piece(&w.experts_up, i).then(&next);
             let (a, b) = worker.row[..2 * hidden.len()].split_at_mut(hidden.len());
-            gemv(k, &w.experts_gate, expert, row, &worker.acts, a);
-            gemv(k, &w.experts_up, expert, row, &worker.acts, b);
+            gemv_rows(k, &gate.then(&up), &worker.acts, a);
+            gemv_rows(k, &up, &worker.acts, b);
             k.swiglu(a, b, hidden);
         })?;
     }
@@ -141,12 +150,19 @@ pub(crate) fn one(
         quantize_one(k, row, shared);
     };
     m.pool.run_segments(&mut m.workers, &mut [x], chunk, init, |worker, _, row, x| {
-        let out = &mut worker.row[..x.len()];
-        for (acts, &(expert, weight)) in worker.hidden.iter().zip(&worker.route) {
-            gemv(k, &w.experts_down, expert, row, acts, out);
+        let (n, total) = (x.len(), w.shared_down_proj.rows);
+        let out = &mut worker.row[..n];
+        let shared = rows_of(&w.shared_down_proj, 0, row, n);
+        let routed =
+            |i: usize, row: usize| rows_of(&w.experts_down, worker.route[i].0, row, n.min(total - row));
+        for (i, (acts, &(_, weight))) in worker.hidden.iter().zip(&worker.route).enumerate() {
+            let next = if i + 1 < per_token { routed(i + 1, row) } else { shared };
+            gemv_rows(k, &routed(i, row).then(&next), acts, out);
             k.axpy(weight, out, x);
         }
-        gemv(k, &w.shared_down_proj, 0, row, &worker.hidden[per_token], out);
+        // This thread's next piece is most likely the one that follows.
+        let next = routed(0, if row + n < total { row + n } else { row });
+        gemv_rows(k, &shared.then(&next), &worker.hidden[per_token], out);
         k.axpy(shared_weight, out, x);
     })
 }

@@ -12,13 +12,22 @@ use crate::{
 };
 
 /// How far ahead of use weights are asked for, in bytes: far into the second-level cache, near into the first. Memory
-/// is 200 ns away (Xeon of 2023, 2 MiB of second-level cache), sixteen lines are in flight from the first level, more
+/// is 200 ns away (Xeon of 2023, 2 MiB of second-level cache); sixteen lines can be in flight from the first level, more
 /// from the second. Of the rate of a plain sum over the same memory, one thread reaches 63 % without, 90 % with 4 KiB
 /// into the first level alone, 98 % with these two; `bench/NOTES.md`.
 const FAR: usize = 8192;
 const NEAR: usize = 1024;
-/// The same for scales and biases.
-const SCALES: usize = 512;
+/// The same for 2-byte scales and biases, of which there are a sixteenth.
+const SCALES: usize = FAR / 32;
+
+/// The address `ahead` elements after `at` in `now`, where `next` follows `now`.
+#[inline(always)]
+fn ahead<T>(now: &[T], at: usize, ahead: usize, next: *const T) -> *const i8 {
+    let at = at + ahead;
+    let address =
+        if at < now.len() { now.as_ptr().wrapping_add(at) } else { next.wrapping_add(at - now.len()) };
+    address.cast()
+}
 
 /// Lanes 0..8 take the scale of the first, 8..16 that of the second group of a pair.
 const fn pair_index() -> [[i32; 16]; 8] {
@@ -75,8 +84,9 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
         for (r, out) in out.iter_mut().enumerate() {
             let w = m.weight.as_ptr().add(r * row_bytes);
             let (s, b) = (m.scales.as_ptr().add(r * m.stride), m.biases.as_ptr().add(r * m.stride));
-            _mm_prefetch::<_MM_HINT_T0>(s.wrapping_byte_add(SCALES).cast());
-            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_byte_add(SCALES).cast());
+            let far = ahead(m.weight, r * row_bytes, FAR, m.next.weight);
+            _mm_prefetch::<_MM_HINT_T0>(ahead(m.scales, r * m.stride, SCALES, m.next.scales));
+            _mm_prefetch::<_MM_HINT_T0>(ahead(m.biases, r * m.stride, SCALES, m.next.biases));
             let mut acc = _mm512_setzero_ps();
             let mut bias = _mm512_setzero_ps();
             let mut g = 0;
@@ -85,7 +95,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
                 bias = _mm512_fmadd_ps(load_bf16(b.add(g), !0), _mm512_loadu_ps(x.sum.as_ptr().add(g)), bias);
                 let (w, lines) = (w.add(g * 32), lines.add(g / 2 * PAIR_BYTES));
                 for (p, index) in index.iter().enumerate() {
-                    _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add(FAR + 64 * p).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(far.wrapping_add(g * 32 + 64 * p));
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(NEAR + 64 * p).cast());
                     let d = dot(_mm512_loadu_si512(w.add(64 * p).cast()), lines.add(p * PAIR_BYTES));
                     acc = _mm512_fmadd_ps(d, _mm512_permutexvar_ps(*index, scale), acc);
@@ -101,7 +111,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
                     _mm512_fmadd_ps(load_bf16(b.add(g), mask), _mm512_loadu_ps(x.sum.as_ptr().add(g)), bias);
                 let (w, lines) = (w.add(g * 32), lines.add(g / 2 * PAIR_BYTES));
                 for (p, index) in index.iter().enumerate().take(left.div_ceil(2)) {
-                    _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add(FAR + 64 * p).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(far.wrapping_add(g * 32 + 64 * p));
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(NEAR + 64 * p).cast());
                     let half: __mmask16 = if left - 2 * p == 1 { 0xff } else { !0 };
                     let line = _mm512_maskz_loadu_epi32(half, w.add(64 * p).cast());
