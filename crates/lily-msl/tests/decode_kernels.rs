@@ -5,81 +5,23 @@ mod common;
 
 use std::sync::OnceLock;
 
-use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use bytemuck::cast_slice;
+use common::device::*;
 use common::*;
 use half::bf16;
-use lily_msl::soft::{Arg, Dispatch, Outcome, SoftLibrary};
-
-const SEEDS: [u32; 2] = [0, 31];
-const EPS: f32 = 1e-6;
+use lily_msl::soft::{Arg, SoftLibrary};
 
 /// The library of one source, built once.
 fn library(name: &'static str) -> Option<&'static SoftLibrary> {
-    static LIBS: [OnceLock<Option<SoftLibrary>>; 5] = [const { OnceLock::new() }; 5];
+    static LIBS: [OnceLock<Option<SoftLibrary>>; 4] = [const { OnceLock::new() }; 4];
     let sources = [
         ("gemv.metal", include_str!("../../../kernels/gemv.metal")),
         ("gdn_decode.metal", include_str!("../../../kernels/gdn_decode.metal")),
-        ("attention_test.metal", include_str!("kernels/attention_test.metal")),
         ("moe_decode.metal", include_str!("../../../kernels/moe_decode.metal")),
         ("sample.metal", include_str!("../../../kernels/sample.metal")),
     ];
     let i = sources.iter().position(|s| s.0 == name).expect("a known source");
-    LIBS[i]
-        .get_or_init(|| {
-            let headers = [
-                ("common.metal.h", include_str!("../../../kernels/common.metal.h")),
-                ("attention_decode.metal", include_str!("../../../kernels/attention_decode.metal")),
-            ];
-            let u = unit(name, sources[i].1, &headers);
-            u.lint().unwrap_or_else(|e| panic!("{e}"));
-            compiler().map(|c| checked(&u, &c))
-        })
-        .as_ref()
-}
-
-fn run(
-    lib: &SoftLibrary,
-    kernel: &str,
-    grid: [u32; 3],
-    threads: u32,
-    seed: u32,
-    args: Vec<(&str, Arg<'_>)>,
-) -> Outcome {
-    run_with(lib, kernel, grid, threads, &[], seed, args)
-}
-
-/// Threadgroup memory for the activations of `cols` columns.
-fn staged(cols: usize) -> u32 {
-    128 * (cols as u32 / 32 + 1)
-}
-
-fn run_with(
-    lib: &SoftLibrary,
-    kernel: &str,
-    grid: [u32; 3],
-    threads: u32,
-    threadgroup: &[u32],
-    seed: u32,
-    args: Vec<(&str, Arg<'_>)>,
-) -> Outcome {
-    let d = Dispatch { kernel, grid, group: [threads, 1, 1], args, threadgroup, constants: &[], seed };
-    lib.dispatch(d).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn read<T: Pod>(v: &[T]) -> Arg<'_> {
-    Arg::Read(cast_slice(v))
-}
-
-fn write<T: Pod>(v: &mut [T]) -> Arg<'_> {
-    Arg::Write(cast_slice_mut(v))
-}
-
-fn floats(r: &mut Random, n: usize) -> Vec<f32> {
-    (0..n).map(|_| r.unit()).collect()
-}
-
-fn bfloats(r: &mut Random, n: usize, scale: f32, offset: f32) -> Vec<bf16> {
-    (0..n).map(|_| bf16::from_f32(offset + scale * r.unit())).collect()
+    LIBS[i].get_or_init(|| kernel_library(name, sources[i].1, &[])).as_ref()
 }
 
 /// All kernels in one source, as a host compiles them: names do not collide, and the manifest is complete.
@@ -352,167 +294,6 @@ fn gdn_reference(
         out.extend(normed.iter().zip(z).map(|(o, &z)| o * silu(z as f64)));
     }
     out
-}
-
-/// The 64-bit binary fraction of turns a position makes, for each of 32 rotations, high word first.
-fn rates() -> Vec<[u32; 2]> {
-    (0..32)
-        .map(|i| {
-            let turns = 1e7f64.powf(-(i as f64) / 32.0) / std::f64::consts::TAU;
-            let fraction = (turns * 2f64.powi(64)) as u64;
-            [(fraction >> 32) as u32, fraction as u32]
-        })
-        .collect()
-}
-
-fn rotated(x: &[f64], gain: &[bf16], position: u32) -> Vec<f64> {
-    let mut v = rms_norm(x, &wide_bf16(gain), EPS as f64);
-    for i in 0..32 {
-        let angle = position as f64 * 1e7f64.powf(-(i as f64) / 32.0);
-        let (a, b) = (v[i], v[i + 32]);
-        v[i] = a * angle.cos() - b * angle.sin();
-        v[i + 32] = b * angle.cos() + a * angle.sin();
-    }
-    v
-}
-
-#[test]
-fn rotation_is_exact_at_any_position() {
-    let Some(lib) = library("attention_test.metal") else { return };
-    let mut r = Random(6);
-    let x = floats(&mut r, 256);
-    let gain = bfloats(&mut r, 256, 0.5, 1.0);
-    for position in [0u32, 1, 1000, 262_143] {
-        let mut y = vec![f32::NAN; 256];
-        run(
-            lib,
-            "test_rotate",
-            [1, 1, 1],
-            32,
-            0,
-            vec![
-                ("x", read(&x)),
-                ("gain", read(&gain)),
-                ("rates", read(&rates())),
-                ("y", write(&mut y)),
-                ("position", Arg::Bytes(cast_slice(&[position]))),
-                ("eps", Arg::Bytes(cast_slice(&[EPS]))),
-            ],
-        );
-        close(&format!("position {position}"), &y, &rotated(&wide(&x), &gain, position), 2e-6);
-    }
-}
-
-#[test]
-fn attention_over_splits() {
-    let Some(lib) = library("attention_test.metal") else { return };
-    const D: usize = 256;
-    // (heads, KV heads, span, positions of the tokens): lily-mini, tiny, 35B; edges of spans.
-    let cases: [(usize, usize, u32, &[u32]); 5] = [
-        (4, 1, 64, &[0, 63, 64]),
-        (4, 2, 32, &[31, 100]),
-        (16, 2, 64, &[130]),
-        (16, 2, 1024, &[3]),
-        (2, 2, 16, &[40, 0]),
-    ];
-    for (heads, kv_heads, span, positions) in cases {
-        let mut r = Random(heads as u64 * 100 + span as u64);
-        let (tokens, group, capacity) = (positions.len(), heads / kv_heads, 160usize);
-        let stride = heads * 2 * D + 2 * kv_heads * D;
-        let splits = (capacity as u32).div_ceil(span) as usize;
-        let projected: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 3.0 * x).collect();
-        let (q_gain, k_gain) = (bfloats(&mut r, D, 0.5, 1.5), bfloats(&mut r, D, 0.5, 1.5));
-        let slots: Vec<u32> = (0..tokens as u32).rev().collect();
-        let cache = tokens * kv_heads * capacity * D;
-        let (keys0, values0) = (bfloats(&mut r, cache, 1.5, 0.0), bfloats(&mut r, cache, 1.0, 0.2));
-        let at = |t: usize, kv: usize, p: usize| ((slots[t] as usize * kv_heads + kv) * capacity + p) * D;
-
-        // What the cache must hold after, and the result.
-        let (mut keys_after, mut values_after) = (keys0.clone(), values0.clone());
-        let mut want = Vec::new();
-        for t in 0..tokens {
-            let p = positions[t] as usize;
-            let row = &projected[t * stride..(t + 1) * stride];
-            for kv in 0..kv_heads {
-                let k = rotated(&wide(&row[heads * 2 * D + kv * D..][..D]), &k_gain, p as u32);
-                for i in 0..D {
-                    keys_after[at(t, kv, p) + i] = bf16::from_f64(k[i]);
-                    values_after[at(t, kv, p) + i] =
-                        bf16::from_f32(row[heads * 2 * D + (kv_heads + kv) * D + i]);
-                }
-            }
-            for h in 0..heads {
-                let q = rotated(&wide(&row[h * 2 * D..][..D]), &q_gain, p as u32);
-                let score = |n: usize| {
-                    let k = &keys_after[at(t, h / group, n)..][..D];
-                    k.iter().zip(&q).map(|(k, q)| k.to_f64() * q).sum::<f64>() / 16.0
-                };
-                let scores: Vec<f64> = (0..=p).map(score).collect();
-                let top = scores.iter().copied().fold(f64::MIN, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                for i in 0..D {
-                    let v = |n: usize| values_after[at(t, h / group, n) + i].to_f64();
-                    let o: f64 = weights.iter().enumerate().map(|(n, w)| w * v(n)).sum::<f64>() / total;
-                    want.push(o * sigmoid(row[h * 2 * D + D + i] as f64));
-                }
-            }
-        }
-        let mut shape =
-            vec![heads as u32, kv_heads as u32, capacity as u32, span, splits as u32, stride as u32];
-        shape.push(EPS.to_bits());
-        for seed in SEEDS {
-            let (mut keys, mut values) = (keys0.clone(), values0.clone());
-            let mut partial = vec![f32::NAN; tokens * heads * splits * D];
-            let mut weights = vec![f32::NAN; tokens * heads * splits * 2];
-            let mut y = vec![f32::NAN; tokens * heads * D];
-            let o = run(
-                lib,
-                &format!("attention_split_{group}"),
-                [splits as u32, kv_heads as u32, tokens as u32],
-                128,
-                seed,
-                vec![
-                    ("projected", read(&projected)),
-                    ("q_gain", read(&q_gain)),
-                    ("k_gain", read(&k_gain)),
-                    ("rates", read(&rates())),
-                    ("positions", read(positions)),
-                    ("slots", read(&slots)),
-                    ("keys", write(&mut keys)),
-                    ("values", write(&mut values)),
-                    ("partial", write(&mut partial)),
-                    ("weights", write(&mut weights)),
-                    ("shape", Arg::Bytes(cast_slice(&shape))),
-                ],
-            );
-            // Every cached row is read once for all heads of its group; the new one is only written.
-            let rows: u64 = positions.iter().map(|&p| p as u64).sum::<u64>() * kv_heads as u64;
-            assert_eq!((o.touched[6].bytes_read(), o.touched[7].bytes_read()), (rows * 512, rows * 512));
-            assert_eq!(o.touched[6].bytes_written(), (tokens * kv_heads * D * 2) as u64);
-            run(
-                lib,
-                "attention_combine",
-                [heads as u32, tokens as u32, 1],
-                256,
-                seed,
-                vec![
-                    ("projected", read(&projected)),
-                    ("positions", read(positions)),
-                    ("partial", read(&partial)),
-                    ("weights", read(&weights)),
-                    ("y", write(&mut y)),
-                    ("shape", Arg::Bytes(cast_slice(&shape))),
-                ],
-            );
-            let what = format!("attention {heads}/{kv_heads} span {span}");
-            close(&what, &y, &want, 1e-5);
-            assert_eq!(values, values_after, "{what}");
-            // A rounding of f32 may fall on the other side of a bfloat's.
-            let narrow = |v: &[bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
-            close(&format!("{what}: keys"), &narrow(&keys), &wide_bf16(&keys_after), 0.008);
-        }
-    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Shared by the tests that compile kernels; not every one uses all of it.
 #![allow(dead_code)]
 
+pub mod device;
+
 use lily_msl::soft::{Compiler, SoftLibrary};
 use lily_msl::{ParseOptions, Sources, Unit};
 
