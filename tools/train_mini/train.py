@@ -45,6 +45,7 @@ def arguments():
     ap.add_argument('--dev', type=int, default=1200, help='size of the largest development set')
     ap.add_argument('--seed', type=int, default=0)
     ap.add_argument('--words', type=int, default=0, help='only the first words of the lexicon')
+    ap.add_argument('--tools', type=int, default=gen.COUNTS['tool'], help='tool dialogues a pass')
     ap.add_argument('--cache', help='file of torch.compile artifacts to load, and to write')
     ap.add_argument('--save-every', type=int, default=1000)
     ap.add_argument('--start', help='begin from the (4-bit) weights of this model.safetensors; rounding is then on from the first step')
@@ -66,6 +67,7 @@ def work(index):
     if _worker is None:
         os.nice(19)  # the compiler and the training loop come first
         _worker = (Lexicon(load(A.facts), A.words), Tokenizer.from_file(A.tokenizer))
+        gen.COUNTS.update(tool=A.tools)
         if A.toy:
             gen.COUNTS.update(chat=60, tool=30)
     lexicon, tokenizer = _worker
