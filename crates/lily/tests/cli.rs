@@ -104,6 +104,10 @@ fn usage_errors_are_2_and_failures_1() {
     assert_eq!((code, error.contains("temperature is -1")), (1, true), "{error}");
     let (code, error) = fails(&["run", "x", "--threads", "100000000"]);
     assert_eq!((code, error.contains("--threads is 100000000; expected at most")), (1, true), "{error}");
+    for (flag, value) in [("--contexts", "99999999"), ("--batch", "100000000"), ("--repeats", "0")] {
+        let (code, error) = fails(&["bench", flag, value]);
+        assert!(code == 1 && error.contains(value), "{flag}: {error}");
+    }
     let (code, error) = fails(&["check", "/no/such/directory"]);
     assert_eq!((code, error.matches("os error").count()), (1, 1), "{error}");
     let output = run_with_input(lily().arg("run"), "  \n");

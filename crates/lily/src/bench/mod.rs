@@ -21,6 +21,9 @@ use crate::device::{self, Device};
 use measure::Measured;
 use report::{Floor, Report};
 
+/// Most sequences decoded together: each has its own state and KV cache.
+const MOST_BATCH: usize = 256;
+
 /// Measure speed, beside the machine's limits.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -96,6 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let started = Instant::now();
     let subject = subject(args)?;
     let config = subject.weights.config.clone();
+    check_contexts(args, config.max_position_embeddings)?;
     let mut backend = device::backend(args.device, subject.weights.clone(), args.threads)?;
     eprintln!("{}: ready on {} after {:.1} s", subject.name, backend.name(), started.elapsed().as_secs_f64());
 
@@ -141,6 +145,20 @@ fn check(args: &BenchArgs) -> Result<()> {
     {
         if value == 0 {
             bail!("{flag}: found 0; give at least 1");
+        }
+    }
+    if args.batch > MOST_BATCH {
+        bail!("--batch: found {}; give at most {MOST_BATCH}", args.batch);
+    }
+    Ok(())
+}
+
+/// Nothing longer than what the model was made for.
+fn check_contexts(args: &BenchArgs, most: usize) -> Result<()> {
+    for (tokens, decode) in plan(args) {
+        let decoded = if decode { args.decode_tokens } else { 0 };
+        if tokens.saturating_add(decoded) > most {
+            bail!("{tokens} prompt tokens and {decoded} to decode; the model was made for at most {most}");
         }
     }
     Ok(())

@@ -229,6 +229,10 @@ impl Input {
                     // Ctrl-C at the prompt drops what was typed.
                     Err(ReadlineError::Interrupted) => print("(Ctrl-D leaves)\n")?,
                     Err(ReadlineError::Eof) => return Ok(None),
+                    // A paste of something else than text must not end the conversation.
+                    Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                        eprintln!("(what was typed is not UTF-8 text; it is dropped)");
+                    }
                     Err(error) => return Err(error.into()),
                 }
             },
