@@ -15,7 +15,7 @@ pub(crate) const BLOCKS: usize = 4;
 /// tile of activations.
 pub(crate) const CHUNK: usize = 8;
 /// Most tokens of an expert that are computed together: their activations stay in the second-level cache.
-pub(crate) const PANEL: usize = 8 * TILE;
+pub(crate) const PANEL: usize = 16 * TILE;
 /// Tokens that the GDN convolves before it runs the recurrence over them.
 pub(crate) const GDN_TOKENS: usize = 64;
 /// Positions whose scores are computed together.

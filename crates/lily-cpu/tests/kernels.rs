@@ -135,11 +135,11 @@ fn gemv_and_tiles_agree_with_the_definition() {
                         if cols == 1088 {
                             // In two parts, of which the second is odd.
                             k.unpack(&refs.columns(0, 6), &mut unpacked);
-                            k.tile(&unpacked, &tile, 0, &mut out);
+                            k.tile(&unpacked, &tile, 0, None, &mut out);
                             k.unpack(&refs.columns(6, 11), &mut unpacked);
-                            k.tile(&unpacked, &tile, 6, &mut out);
+                            k.tile(&unpacked, &tile, 6, None, &mut out);
                         } else {
-                            k.tile(&unpacked, &tile, 0, &mut out);
+                            k.tile(&unpacked, &tile, 0, None, &mut out);
                         }
                         for t in 0..tile.tokens {
                             for r in 0..rows {
@@ -167,7 +167,7 @@ fn every_tile_size() {
                 let xs = vectors(&mut rng, n, 320);
                 let acts = quantize(k, &xs);
                 let mut out = vec![0.0; TILE * BLOCK];
-                k.tile(&unpacked, &acts.tile(0, Order::of_bits(bits)), 0, &mut out);
+                k.tile(&unpacked, &acts.tile(0, Order::of_bits(bits)), 0, None, &mut out);
                 for (t, x) in xs.iter().enumerate() {
                     for r in 0..BLOCK {
                         check(&format!("{} tile of {n}", isa.name()), &m, r, x, out[t * BLOCK + r]);

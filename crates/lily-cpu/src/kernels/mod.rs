@@ -79,11 +79,8 @@ impl<'a> RowsRef<'a> {
 
     /// The same rows, after which `next` will be read.
     pub fn then(mut self, next: &RowsRef<'_>) -> Self {
-        self.next = Next {
-            weight: next.weight.as_ptr(),
-            scales: next.scales.as_ptr(),
-            biases: next.biases.as_ptr(),
-        };
+        self.next =
+            Next { weight: next.weight.as_ptr(), scales: next.scales.as_ptr(), biases: next.biases.as_ptr() };
         self
     }
 
@@ -142,7 +139,7 @@ impl Unpacked {
 
 type GemvFn = unsafe fn(&RowsRef<'_>, &Tile<'_>, &mut [f32]);
 type UnpackFn = unsafe fn(&RowsRef<'_>, &mut [u8], &mut [f32], &mut [f32]);
-type TileFn = unsafe fn(&[u8], &[f32], &[f32], usize, &Tile<'_>, &mut [f32]);
+type TileFn = unsafe fn(&[u8], &[f32], &[f32], usize, &Tile<'_>, Option<&Next>, &mut [f32]);
 type QuantizeFn = unsafe fn(&[f32; GROUP], &mut [u8], &mut [u8], usize, usize) -> (f32, f32);
 type ConvFn = unsafe fn([&[f32]; 4], &[f32], usize, &mut [f32]);
 type ScoresFn = unsafe fn(&[f32], usize, &[u16], &mut [f32], usize);
@@ -382,9 +379,17 @@ impl Kernels {
     }
 
     /// `out[t][r] += row r . x_t` for [`BLOCK`] rows and the tokens of a tile, over the groups that were unpacked,
-    /// of which the first is group `first` of `x`.
+    /// of which the first is group `first` of `x`. `prefetch`: the whole rows these groups are of, to fetch a part of
+    /// what [`RowsRef::then`] says comes after them.
     #[inline]
-    pub fn tile(&self, m: &Unpacked, x: &Tile<'_>, first: usize, out: &mut [f32]) {
+    pub fn tile(
+        &self,
+        m: &Unpacked,
+        x: &Tile<'_>,
+        first: usize,
+        prefetch: Option<&RowsRef<'_>>,
+        out: &mut [f32],
+    ) {
         let tokens = x.tokens;
         assert!((1..=TILE).contains(&tokens) && out.len() >= tokens * BLOCK && first.is_multiple_of(2));
         let part = Tile {
@@ -397,8 +402,13 @@ impl Kernels {
         assert!(part.lines.len() >= m.groups.div_ceil(2) * PAIR_BYTES * tokens);
         assert!(part.scale.len() >= m.groups * tokens && part.sum.len() >= m.groups * tokens);
         let out = &mut out[..tokens * BLOCK];
+        let next = prefetch.map(|rows| Next {
+            weight: rows.next.weight.wrapping_add(first * BLOCK * 8 * m.bits),
+            scales: rows.next.scales.wrapping_add(first * BLOCK),
+            biases: rows.next.biases.wrapping_add(first * BLOCK),
+        });
         // SAFETY: the instruction set was checked by `of`; the assertions fix all lengths.
-        unsafe { self.tile[usize::from(m.bits == 8)](&m.w, &m.s, &m.b, m.groups, &part, out) }
+        unsafe { self.tile[usize::from(m.bits == 8)](&m.w, &m.s, &m.b, m.groups, &part, next.as_ref(), out) }
     }
 
     /// The order of activations that `m` reads.

@@ -2,7 +2,7 @@
 //! [`crate::Isa::Scalar`] runs. Inlined into `target_feature` functions where an instruction set has no version of
 //! its own.
 
-use super::{BLOCK, RowsRef};
+use super::{BLOCK, Next, RowsRef};
 use crate::acts::{GROUP, PAIR_BYTES, Tile};
 use lily_model::quant::bf16_to_f32;
 
@@ -148,6 +148,7 @@ pub(crate) fn tile<const BITS: usize>(
     b: &[f32],
     groups: usize,
     x: &Tile<'_>,
+    _next: Option<&Next>,
     out: &mut [f32],
 ) {
     let tn = x.tokens;

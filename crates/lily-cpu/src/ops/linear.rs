@@ -147,7 +147,9 @@ pub(crate) fn multiply<'a>(
         k.unpack(&m.columns(first, CHUNK.min(m.groups - first)), unpacked);
         let mut at = 0;
         for tile in tiles.clone() {
-            k.tile(unpacked, &tile, first, &mut out[at * BLOCK..]);
+            // Once is enough.
+            let prefetch = (at == 0).then_some(m);
+            k.tile(unpacked, &tile, first, prefetch, &mut out[at * BLOCK..]);
             at += tile.tokens;
         }
     }

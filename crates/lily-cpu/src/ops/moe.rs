@@ -281,13 +281,14 @@ pub(crate) fn many(
     let (shared_counts, routed_counts): (Vec<usize>, Vec<usize>) = (of(true), of(false));
     let parts = s.shared.parts_mut(&shared_counts).into_iter().chain(s.routed.parts_mut(&routed_counts));
     let mut items: Vec<(Group, Vec<TileMut<'_>>)> = s.groups.iter().copied().zip(parts).collect();
-    let entries = &s.entries;
+    let (entries, groups) = (&s.entries, &s.groups);
     m.pool.run_items(
         &mut m.workers,
         &mut items,
         |_| {},
-        |worker, _, (group, tiles)| {
-            first_half(k, worker, w, group, entries, acts, tiles);
+        |worker, i, (group, tiles)| {
+            let next = groups.get(i + 1).unwrap_or(group);
+            first_half(k, worker, w, group, entries, acts, tiles, next);
         },
     )?;
     drop(items);
@@ -302,18 +303,25 @@ pub(crate) fn many(
         &mut blocks,
         |_| {},
         |worker, _, block| {
-            for group in groups {
-                let (part, expert, matrix) = match group.expert {
-                    Some(e) => (routed.part(group.first, group.n), e, &w.experts_down),
-                    None => (shared.part(group.first, group.n), 0, &w.shared_down_proj),
+            for (i, group) in groups.iter().enumerate() {
+                let (row, rows) = (block.col0, block.cols());
+                let rows_of = |group: &Group| match group.expert {
+                    Some(e) => rows_of(&w.experts_down, e, row, rows),
+                    None => rows_of(&w.shared_down_proj, 0, row, rows),
+                };
+                let part = match group.expert {
+                    Some(_) => routed.part(group.first, group.n),
+                    None => shared.part(group.first, group.n),
+                };
+                let rows = match groups.get(i + 1) {
+                    Some(next) => rows_of(group).then(&rows_of(next)),
+                    None => rows_of(group),
                 };
                 let target = |i: usize| match group.expert {
                     Some(_) => (entries[group.first + i].0 as usize, entries[group.first + i].1),
                     None => (group.first + i, sigmoid(shared_gate[group.first + i])),
                 };
-                let (row, rows) = (block.col0, block.cols());
-                let rows = RowsRef::new(&matrix.expert(expert), row, rows);
-                let order = Order::of_bits(matrix.bits);
+                let order = Kernels::order(&rows);
                 let width = block.cols();
                 if group.n == 1 {
                     let (token, weight) = target(0);
@@ -334,7 +342,18 @@ pub(crate) fn many(
     )
 }
 
-/// Gate, up and SwiGLU of a group's tokens, quantised into `tiles`.
+/// The first rows that [`first_half`] reads for `group`.
+fn first_rows<'a>(w: &'a MoeWeights, group: &Group) -> RowsRef<'a> {
+    let (m, expert) = match group.expert {
+        Some(e) => (&w.experts_gate, e),
+        None => (&w.shared_gate_proj, 0),
+    };
+    RowsRef::new(&m.expert(expert), 0, BLOCK.min(m.rows))
+}
+
+/// Gate, up and SwiGLU of a group's tokens, quantised into `tiles`. `next`: the group that this thread most likely
+/// does next.
+#[allow(clippy::too_many_arguments)]
 fn first_half(
     k: &Kernels,
     worker: &mut Worker,
@@ -343,6 +362,7 @@ fn first_half(
     entries: &[(u32, f32)],
     acts: &Acts,
     tiles: &mut [TileMut<'_>],
+    next: &Group,
 ) {
     let (expert, gate, up) = match group.expert {
         Some(e) => (e, &w.experts_gate, &w.experts_up),
@@ -369,9 +389,16 @@ fn first_half(
         for row in (0..width).step_by(BLOCK) {
             let n = BLOCK.min(width - row);
             let [g, u] = &mut worker.products;
-            for (m, bits, out) in [(&gates, gate.bits, &mut *g), (&ups, up.bits, &mut *u)] {
+            let next = if row + n < width {
+                RowsRef::new(&gates, row + n, BLOCK.min(width - row - n))
+            } else {
+                first_rows(w, next)
+            };
+            let up_rows = RowsRef::new(&ups, row, n).then(&next);
+            let gate_rows = RowsRef::new(&gates, row, n).then(&up_rows);
+            for (rows, bits, out) in [(&gate_rows, gate.bits, &mut *g), (&up_rows, up.bits, &mut *u)] {
                 let tiles = (0..panel.tiles().count).map(|i| panel.tile(i, Order::of_bits(bits)));
-                multiply(k, &RowsRef::new(m, row, n), &mut worker.unpacked, tiles, out);
+                multiply(k, rows, &mut worker.unpacked, tiles, out);
             }
             for t in 0..group.n {
                 let at = t * BLOCK..t * BLOCK + n;

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use crate::{
     acts::{PAIR_BYTES, Tile},
-    kernels::{BLOCK, RowsRef, portable},
+    kernels::{BLOCK, Next, RowsRef, portable},
 };
 
 /// Transposes 8 rows of 8 dwords.
@@ -198,6 +198,7 @@ macro_rules! tiles {
             b: &[f32],
             groups: usize,
             x: &Tile<'_>,
+            _next: Option<&Next>,
             out: &mut [f32],
         ) {
             let (mut t, m) = (0, (w, s, b));

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use crate::{
     acts::{PAIR_BYTES, Tile},
-    kernels::{BLOCK, RowsRef, portable::step_offsets},
+    kernels::{BLOCK, Next, RowsRef, portable::step_offsets},
 };
 
 /// Transposes 16 rows of 16 dwords. `row(i)` gives the address of row `i`'s bytes, of which `mask` dwords are read.
@@ -51,37 +51,35 @@ unsafe fn transpose(rows: &[*const u8; 16], offset: usize, mask: __mmask16) -> [
 /// Transposes bf16 `[rows][groups]` to f32 `[group][BLOCK]`, rows at `lane0..lane0 + 16`. Writes groups in pairs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn transpose_bf16(rows: &[*const u8; 16], groups: usize, lane0: usize, out: &mut [f32]) {
+unsafe fn transpose_bf16(rows: &[*const u16; 16], groups: usize, lane0: usize, out: &mut [f32]) {
     debug_assert!(out.len() >= groups.next_multiple_of(2) * BLOCK);
-    let to = out.as_mut_ptr();
-    for g0 in (0..groups).step_by(32) {
-        let n = (groups - g0).min(32);
-        // SAFETY: whole dwords are read under a mask; of an odd count the last dword would end past the row, so
-        // its group is read alone. `out` has room for `groups` padded to a pair.
+    for g in (0..groups).step_by(8) {
+        let n = (groups - g).min(8);
+        let mask = ((1u32 << n) - 1) as __mmask8;
+        // SAFETY: `n` groups are read from each row; `out` has room for `groups` padded to a pair.
         unsafe {
-            let mask = ((1u32 << (n / 2)) - 1) as __mmask16;
-            let columns = transpose(rows, g0 * 2, mask);
-            let put = |c: usize, x: __m512i| {
-                let p = to.add((g0 + 2 * c) * BLOCK + lane0);
-                let high = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000u32 as i32));
-                _mm512_storeu_si512(p.cast(), _mm512_slli_epi32::<16>(x));
-                _mm512_storeu_si512(p.add(BLOCK).cast(), high);
-            };
-            if n == 8 {
-                // What the model asks for; unrolled, and unused columns are never computed.
-                for (c, &x) in columns[..4].iter().enumerate() {
-                    put(c, x);
-                }
-            } else {
-                for (c, &x) in columns.iter().enumerate().take(n / 2) {
-                    put(c, x);
-                }
-            }
-            if n % 2 == 1 {
-                let g = g0 + n - 1;
-                for (lane, row) in rows.iter().enumerate() {
-                    let bits = row.cast::<u16>().add(g).read_unaligned();
-                    *to.add(g * BLOCK + lane0 + lane) = f32::from_bits((bits as u32) << 16);
+            let load = |r: usize| _mm_maskz_loadu_epi16(mask, rows[r].add(g).cast());
+            // 128-bit lane i of the j-th vector: eight groups (four dwords) of row 4 i + j.
+            let r: [__m512i; 4] = std::array::from_fn(|j| {
+                let x = _mm512_castsi128_si512(load(j));
+                let x = _mm512_inserti32x4::<1>(x, load(4 + j));
+                let x = _mm512_inserti32x4::<2>(x, load(8 + j));
+                _mm512_inserti32x4::<3>(x, load(12 + j))
+            });
+            let (a, b) = (_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[0], r[1]));
+            let (c, d) = (_mm512_unpacklo_epi32(r[2], r[3]), _mm512_unpackhi_epi32(r[2], r[3]));
+            let columns = [
+                _mm512_unpacklo_epi64(a, c),
+                _mm512_unpackhi_epi64(a, c),
+                _mm512_unpacklo_epi64(b, d),
+                _mm512_unpackhi_epi64(b, d),
+            ];
+            let to = out.as_mut_ptr().add(g * BLOCK + lane0);
+            for (c, &x) in columns.iter().enumerate() {
+                if 2 * c < n {
+                    let high = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000u32 as i32));
+                    _mm512_storeu_si512(to.add(2 * c * BLOCK).cast(), _mm512_slli_epi32::<16>(x));
+                    _mm512_storeu_si512(to.add((2 * c + 1) * BLOCK).cast(), high);
                 }
             }
         }
@@ -100,10 +98,8 @@ unsafe fn unpack<const BITS: usize>(m: &RowsRef<'_>, w: &mut [u8], s: &mut [f32]
         for rv in 0..2 {
             let row = |i: usize| (rv * 16 + i).min(m.rows - 1);
             let rows: [*const u8; 16] = std::array::from_fn(|i| m.weight.as_ptr().add(row(i) * row_bytes));
-            let scales: [*const u8; 16] =
-                std::array::from_fn(|i| m.scales.as_ptr().add(row(i) * m.stride).cast());
-            let biases: [*const u8; 16] =
-                std::array::from_fn(|i| m.biases.as_ptr().add(row(i) * m.stride).cast());
+            let scales: [*const u16; 16] = std::array::from_fn(|i| m.scales.as_ptr().add(row(i) * m.stride));
+            let biases: [*const u16; 16] = std::array::from_fn(|i| m.biases.as_ptr().add(row(i) * m.stride));
             transpose_bf16(&scales, groups, rv * 16, s);
             transpose_bf16(&biases, groups, rv * 16, b);
             let low = _mm512_set1_epi8(15);
@@ -169,6 +165,7 @@ unsafe fn tile_of<const BITS: usize, const T: usize>(
     b: &[f32],
     groups: usize,
     x: &Tile<'_>,
+    next: Option<&Next>,
     out: &mut [f32],
 ) {
     debug_assert_eq!(x.tokens, T);
@@ -176,6 +173,14 @@ unsafe fn tile_of<const BITS: usize, const T: usize>(
     unsafe {
         let out = out.as_mut_ptr();
         for g in 0..groups {
+            if let Some(next) = next {
+                // As much of the rows that come next as this group is of these.
+                for line in 0..4 * BITS {
+                    _mm_prefetch::<_MM_HINT_T1>(next.weight.wrapping_add((g * 4 * BITS + line) * 64).cast());
+                }
+                _mm_prefetch::<_MM_HINT_T1>(next.scales.wrapping_add(g * BLOCK).cast());
+                _mm_prefetch::<_MM_HINT_T1>(next.biases.wrapping_add(g * BLOCK).cast());
+            }
             let w = w.as_ptr().add(g * 2048);
             let lines = x.lines.as_ptr().add(g / 2 * PAIR_BYTES * T);
             let mut acc = [[_mm512_setzero_si512(); 2]; T];
@@ -229,12 +234,13 @@ macro_rules! tiles {
             b: &[f32],
             groups: usize,
             x: &Tile<'_>,
+            next: Option<&Next>,
             out: &mut [f32],
         ) {
             // SAFETY: the caller's promise.
             unsafe {
                 match x.tokens {
-                    $($t => tile_of::<$bits, $t>(w, s, b, groups, x, out),)*
+                    $($t => tile_of::<$bits, $t>(w, s, b, groups, x, next, out),)*
                     n => unreachable!("a tile has 1 to 12 tokens, not {n}"),
                 }
             }

@@ -8,7 +8,7 @@ use std::arch::aarch64::*;
 use super::sdot_lane;
 use crate::{
     acts::{PAIR_BYTES, Tile},
-    kernels::{BLOCK, RowsRef, portable},
+    kernels::{BLOCK, Next, RowsRef, portable},
 };
 
 /// Transposes 4 rows of 4 dwords.
@@ -164,6 +164,7 @@ macro_rules! tiles {
             b: &[f32],
             groups: usize,
             x: &Tile<'_>,
+            _next: Option<&Next>,
             out: &mut [f32],
         ) {
             let (mut t, m) = (0, (w, s, b));
