@@ -85,6 +85,9 @@ pub enum CpuError {
         /// What they were for.
         what: &'static str,
     },
+    /// The caller's interrupt asked to stop (see [`crate::CpuModel::set_interrupt`]).
+    #[error("the call was interrupted; the sequence is lost")]
+    Interrupted,
     /// A worker thread panicked inside a kernel. The pool goes on working.
     #[error("a compute thread panicked; see the log. The sequences of this call are lost")]
     WorkerPanicked,

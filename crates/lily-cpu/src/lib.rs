@@ -31,6 +31,6 @@ mod worker;
 
 pub use error::{CpuError, Result};
 pub use isa::Isa;
-pub use model::CpuModel;
+pub use model::{CpuModel, Interrupt};
 pub use options::{CpuOptions, LogitsWanted};
 pub use sequence::Sequence;

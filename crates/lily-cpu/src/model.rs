@@ -32,6 +32,9 @@ use crate::{
 /// Most tokens of a call: activations of this many tokens are held.
 const MAX_CHUNK: usize = 512;
 
+/// Says whether the call in progress should be given up.
+pub type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// A model on the CPU.
 pub struct CpuModel {
     weights: Arc<ModelWeights>,
@@ -40,6 +43,7 @@ pub struct CpuModel {
     machine: Machine,
     /// One a GDN layer, `None` for attention layers.
     plans: Vec<Option<GdnPlan>>,
+    interrupt: Option<Interrupt>,
     s: Scratch,
 }
 
@@ -90,6 +94,7 @@ impl CpuModel {
             machine: Machine { k: Kernels::of(isa), pool, workers, step: 0 },
             fingerprint: check::fingerprint(&weights),
             plans,
+            interrupt: None,
             config,
             weights,
         })
@@ -133,6 +138,12 @@ impl CpuModel {
     /// An empty sequence of up to `capacity` tokens. Its GDN state is allocated now, its KV cache as it grows.
     pub fn new_sequence(&self, capacity: usize) -> Result<Sequence> {
         Sequence::new(&self.config, self.fingerprint, capacity)
+    }
+
+    /// Calls over several tokens ask `interrupt` before every layer, and end with [`CpuError::Interrupted`] when it says
+    /// so: a chunk of a big model takes seconds, a layer of it a fraction of one.
+    pub fn set_interrupt(&mut self, interrupt: Option<Interrupt>) {
+        self.interrupt = interrupt;
     }
 
     /// Appends `tokens` (1 to [`CpuModel::max_chunk`]) to `seq` and replaces `out` by the logits asked for.
@@ -209,6 +220,9 @@ impl CpuModel {
             if n == 1 {
                 self.layer_one(layer, spans)?;
             } else {
+                if self.interrupt.as_ref().is_some_and(|asked| asked()) {
+                    return Err(CpuError::Interrupted);
+                }
                 self.layer_many(layer, spans, n)?;
             }
         }

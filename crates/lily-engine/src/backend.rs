@@ -104,10 +104,16 @@ pub enum BackendError {
         /// Tokens.
         capacity: usize,
     },
+    /// The caller's interrupt asked to stop (see [`Backend::set_interrupt`]).
+    #[error("the call was interrupted")]
+    Interrupted,
     /// The device failed.
     #[error("device failure: {0}")]
     Device(String),
 }
+
+/// Says whether the call in progress should be given up.
+pub type Interrupt = lily_cpu::Interrupt;
 
 /// A model loaded on a device.
 pub trait Backend: Send {
@@ -138,6 +144,11 @@ pub trait Backend: Send {
         logits: Logits,
         out: &mut Vec<f32>,
     ) -> Result<(), BackendError>;
+
+    /// From now on, long calls ask `interrupt` while they compute and end with [`BackendError::Interrupted`] when it says
+    /// so; the sequence must then be freed. `None`: nothing is asked. Backends whose chunks take milliseconds need not
+    /// implement it.
+    fn set_interrupt(&mut self, _interrupt: Option<Interrupt>) {}
 
     /// Appends one token to each of several different sequences and replaces `out` by their logits,
     /// `[batch.len(), vocab]`.

@@ -9,7 +9,7 @@ pub mod timeline;
 pub mod validate;
 
 pub use backend::{
-    Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot, cpu::CpuBackend,
+    Backend, BackendError, Interrupt, Logits, MemoryFigures, SequenceId, Snapshot, cpu::CpuBackend,
     reference::ReferenceBackend,
 };
 pub use engine::{Engine, EngineOptions};

@@ -72,6 +72,31 @@ fn cancelled_while_prefilling() {
     assert_eq!(engine.load(), (0, 0));
 }
 
+/// A chunk of a big model takes seconds: cancelling and deadlines must not wait for its end.
+#[test]
+fn a_long_chunk_is_interrupted() {
+    let backend = Scripted::slow(VOCAB, 4000);
+    let log = backend.log.clone();
+    let engine = Engine::start(Box::new(backend), EngineOptions::default());
+    let running = submit(&engine, ask(&[1; 30], 5)).unwrap();
+    while log.lock().unwrap().prefills.is_empty() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let at = Instant::now();
+    running.cancel.cancel();
+    let done = running.finish();
+    println!("cancelled inside a chunk of 4 s: ended after {:?}", at.elapsed());
+    assert!(at.elapsed() < Duration::from_millis(400) + SLACK, "{:?}", at.elapsed());
+    assert_eq!(done.end.unwrap().0, FinishReason::Cancelled);
+
+    let late =
+        GenerateRequest { deadline: Some(Instant::now() + Duration::from_millis(100)), ..ask(&[2; 30], 5) };
+    let at = Instant::now();
+    assert_eq!(generate(&engine, late).end.unwrap().0, FinishReason::Deadline);
+    assert!(at.elapsed() < Duration::from_millis(900) + SLACK, "{:?}", at.elapsed());
+    assert_eq!(log.lock().unwrap().live, 0, "interrupted sequences are freed");
+}
+
 #[test]
 fn cancelled_while_decoding() {
     let (engine, log) = slow();

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use lily_cpu::{CpuError, CpuModel, CpuOptions, LogitsWanted};
 use lily_model::{ModelConfig, ModelWeights};
 
-use super::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
+use super::{Backend, BackendError, Interrupt, Logits, MemoryFigures, SequenceId, Snapshot};
 
 /// Name and layout version of snapshots; `lily-cpu` writes and checks what is inside.
 const FORMAT: &str = "cpu/1";
@@ -48,6 +48,7 @@ fn convert(error: CpuError, capacity: usize) -> BackendError {
         CpuError::BadToken { id, vocab } => BackendError::BadToken { id, vocab },
         CpuError::BadChunk { found, most } => BackendError::BadChunk { found, most },
         CpuError::Full { position, capacity, asked } => BackendError::Full { position, capacity, asked },
+        CpuError::Interrupted => BackendError::Interrupted,
         CpuError::NonFinite { position } => BackendError::NonFinite { position },
         CpuError::OutOfMemory { asked, .. } => BackendError::OutOfMemory { asked, capacity },
         CpuError::BadSnapshot { what, found, expected } => BackendError::BadSnapshot {
@@ -102,6 +103,10 @@ impl Backend for CpuBackend {
             Logits::All => LogitsWanted::All,
         };
         self.model.prefill(inner, tokens, wanted, out).map_err(|e| convert(e, *capacity))
+    }
+
+    fn set_interrupt(&mut self, interrupt: Option<Interrupt>) {
+        self.model.set_interrupt(interrupt);
     }
 
     fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError> {

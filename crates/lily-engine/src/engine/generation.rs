@@ -3,12 +3,13 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::queue::{Job, Sink, interrupted};
 use crate::{
-    backend::{Backend, BackendError, SequenceId},
+    backend::{Backend, BackendError, Interrupt, SequenceId},
     request::{CancelFlag, EngineError, Event, FinishReason, GenerateRequest, Stats},
     sampling::{SampleError, Sampler},
     timeline::{Sync, Timeline, Timelines},
@@ -130,6 +131,11 @@ impl Generation {
                 self.timeline = Some(timeline);
                 end.map(Outcome::Finished)
             }
+            Err(BackendError::Interrupted) => {
+                timeline.free(backend);
+                let reason = interrupted(&self.request, &self.cancel, Instant::now());
+                Some(Outcome::Finished(reason.unwrap_or(FinishReason::Cancelled)))
+            }
             Err(error) => {
                 // Its state is unknown now; it must not be reused.
                 timeline.free(backend);
@@ -169,7 +175,10 @@ impl Generation {
         let mut end = total.min(done + self.setting.prefill_chunk);
         let mark = Timelines::checkpoint_position(total).filter(|&at| at > done);
         end = mark.map_or(end, |at| end.min(at));
-        timeline.prefill(backend, &self.request.prompt[done..end], end == total)?;
+        backend.set_interrupt(Some(self.interrupt()));
+        let result = timeline.prefill(backend, &self.request.prompt[done..end], end == total);
+        backend.set_interrupt(None);
+        result?;
         if mark == Some(end) {
             timelines.checkpoint(backend, timeline);
         }
@@ -177,6 +186,12 @@ impl Generation {
             self.prefilled = Some(Instant::now());
         }
         Ok(self.progress(end))
+    }
+
+    /// What the backend asks while it computes a chunk.
+    fn interrupt(&self) -> Interrupt {
+        let (cancel, deadline) = (self.cancel.clone(), self.request.deadline);
+        Arc::new(move || cancel.is_cancelled() || deadline.is_some_and(|d| Instant::now() >= d))
     }
 
     fn next_token(

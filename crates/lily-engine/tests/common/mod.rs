@@ -13,8 +13,8 @@ use std::{
 };
 
 use lily_engine::{
-    Backend, BackendError, CancelFlag, Engine, EngineError, Event, FinishReason, GenerateRequest, Logits,
-    MemoryFigures, SamplingParams, SequenceId, Snapshot, Stats,
+    Backend, BackendError, CancelFlag, Engine, EngineError, Event, FinishReason, GenerateRequest, Interrupt,
+    Logits, MemoryFigures, SamplingParams, SequenceId, Snapshot, Stats,
 };
 use lily_model::{LayerType, ModelConfig};
 
@@ -28,6 +28,9 @@ pub struct Log {
     /// Time spent inside the backend.
     pub busy: Duration,
 }
+
+/// Steps of a scripted chunk between which the interrupt is asked.
+const LAYERS: u32 = 10;
 
 /// Trouble for a token that the backend meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,7 @@ pub struct Scripted {
     pub forget_snapshots: bool,
     /// Compute the logits once and return copies, to cost as little as possible.
     pub constant: Option<Vec<f32>>,
+    pub interrupt: Option<Interrupt>,
     pub log: Arc<Mutex<Log>>,
     sequences: HashMap<SequenceId, (Vec<u32>, usize)>,
     next: u64,
@@ -71,6 +75,7 @@ impl Scripted {
             panic_in_free: false,
             forget_snapshots: false,
             constant: None,
+            interrupt: None,
             log: Arc::default(),
             sequences: HashMap::new(),
             next: 0,
@@ -172,7 +177,13 @@ impl Backend for Scripted {
         let started = Instant::now();
         assert!(!tokens.is_empty() && tokens.len() <= self.max_chunk);
         self.log.lock().unwrap().prefills.push(tokens.len());
-        thread::sleep(self.delay);
+        // A chunk's "layers": the interrupt is asked before each.
+        for _ in 0..LAYERS {
+            if self.interrupt.as_ref().is_some_and(|asked| asked()) {
+                return Err(BackendError::Interrupted);
+            }
+            thread::sleep(self.delay / LAYERS);
+        }
         out.clear();
         self.append(sequence, tokens)?;
         match logits {
@@ -182,6 +193,9 @@ impl Backend for Scripted {
         }
         self.log.lock().unwrap().busy += started.elapsed();
         Ok(())
+    }
+    fn set_interrupt(&mut self, interrupt: Option<Interrupt>) {
+        self.interrupt = interrupt;
     }
     fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError> {
         let started = Instant::now();

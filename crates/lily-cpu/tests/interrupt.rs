@@ -1,0 +1,36 @@
+//! Giving up a call half-way.
+
+mod common;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use common::{max_diff, model, prefill, tiny};
+use lily_cpu::{CpuError, Isa, LogitsWanted};
+
+#[test]
+fn an_interrupted_chunk_leaves_the_model_usable() {
+    let weights = tiny();
+    let isa = *Isa::available().last().expect("the scalar path exists everywhere");
+    let mut m = model(&weights, 2, isa);
+    let ids: Vec<u32> = (1..40).collect();
+    let mut seq = m.new_sequence(100).unwrap();
+    let whole = prefill(&mut m, &mut seq, &ids, 512);
+
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = asked.clone();
+    m.set_interrupt(Some(Arc::new(move || counter.fetch_add(1, Ordering::Relaxed) == 2)));
+    let mut seq = m.new_sequence(100).unwrap();
+    let mut out = Vec::new();
+    let ended = m.prefill(&mut seq, &ids, LogitsWanted::Last, &mut out);
+    assert!(matches!(ended, Err(CpuError::Interrupted)), "{ended:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 3, "asked before each of three layers");
+    let again = m.prefill(&mut seq, &ids, LogitsWanted::Last, &mut out);
+    assert!(matches!(again, Err(CpuError::Poisoned)), "half a chunk must not be continued: {again:?}");
+
+    m.set_interrupt(None);
+    let mut seq = m.new_sequence(100).unwrap();
+    assert_eq!(max_diff(&prefill(&mut m, &mut seq, &ids, 512), &whole), 0.0);
+}
