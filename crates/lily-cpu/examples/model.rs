@@ -10,6 +10,15 @@ use std::{sync::Arc, time::Instant};
 use lily_cpu::{CpuModel, CpuOptions, LogitsWanted, floor::read_bandwidth_of};
 use lily_model::{Checkpoint, LayerType, ModelConfig, synthetic::synthetic_weights};
 
+/// CPU seconds of this process so far; on a machine with other work a steadier measure than time. `None` where the
+/// system has no /proc.
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    Some((next()? + next()?) / 100.0)
+}
+
 fn token(i: usize, vocab: usize) -> u32 {
     ((i as u64 * 2_654_435_761) % (1 << 32) % vocab as u64) as u32
 }
@@ -66,6 +75,7 @@ fn main() {
             for _ in 0..if n == 512 { 3 } else { 1 } {
                 let mut seq = model.new_sequence(n).unwrap();
                 let mut out = Vec::new();
+                let cpu = cpu_seconds();
                 let start = Instant::now();
                 for (i, chunk) in tokens.chunks(model.max_chunk()).enumerate() {
                     let last = (i + 1) * model.max_chunk() >= n;
@@ -77,9 +87,10 @@ fn main() {
                 let macs =
                     (bytes - head - gdn * 2.0 * vw * 128.0 * 4.0 - 257.0 * h * 1.0625 * layers as f64) / w;
                 println!(
-                    "prefill {n}: {:.1} tok/s, {:.0} GFLOP/s in projections",
+                    "prefill {n}: {:.1} tok/s, {:.0} GFLOP/s in projections; {:.1} tokens a CPU second",
                     n as f64 / time,
-                    2.0 * macs * n as f64 / time / 1e9
+                    2.0 * macs * n as f64 / time / 1e9,
+                    cpu.zip(cpu_seconds()).map_or(f64::NAN, |(a, b)| n as f64 / (b - a))
                 );
             }
         }
