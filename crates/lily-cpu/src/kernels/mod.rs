@@ -4,7 +4,7 @@
 //! * integer products of packed weights with quantised activations ([`crate::acts`]): [`Kernels::gemv`] for one
 //!   token, [`Kernels::unpack`] + [`Kernels::tile`] for several. `portable` defines them; `avx512`, `avx2` and
 //!   `neon` have hand-written versions;
-//! * f32 vector work (norms, activations, the GDN state, attention): written once in [`generic`].
+//! * f32 vector work (norms, activations, the GDN state, attention): written once in `generic`.
 
 pub(crate) mod generic;
 pub(crate) mod portable;

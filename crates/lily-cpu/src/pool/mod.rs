@@ -1,7 +1,7 @@
 //! The thread pool: one dispatch runs one closure on all threads and returns when all are done.
 //!
 //! A decoded token passes through about 200 dispatches, so their cost counts in microseconds. The caller is
-//! thread 0 and works too; the others spin for [`SPIN`] after each dispatch and only then go to sleep, so that
+//! thread 0 and works too; the others spin for `SPIN` after each dispatch and only then go to sleep, so that
 //! an idle engine burns no CPU. Work is split in items; each thread starts with a contiguous share of them and,
 //! when done, takes items from the far end of the others' shares, which keeps a busy or slow core from holding
 //! everyone up. For the same reason a dispatch waits only for the workers that have entered it: one that the system
