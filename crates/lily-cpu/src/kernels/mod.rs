@@ -17,6 +17,8 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
+#[cfg(test)]
+mod tests;
 
 use lily_model::QuantRows;
 
