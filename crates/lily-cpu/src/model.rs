@@ -90,7 +90,7 @@ impl CpuModel {
         let plans = weights.layers.iter().map(plan).collect::<Result<_>>()?;
         tracing::debug!(isa = isa.name(), threads, "CPU backend ready");
         Ok(Self {
-            s: Scratch::new(c, need, threads)?,
+            s: Scratch::new(c, need)?,
             machine: Machine { k: Kernels::of(isa), pool, workers, step: 0 },
             fingerprint: check::fingerprint(&weights),
             plans,
@@ -403,7 +403,7 @@ impl std::fmt::Debug for CpuModel {
 }
 
 impl Scratch {
-    fn new(c: &ModelConfig, need: Need, threads: usize) -> Result<Self> {
+    fn new(c: &ModelConfig, need: Need) -> Result<Self> {
         let n = MAX_CHUNK;
         let what = "activations";
         let q_width = c.num_attention_heads * c.head_dim;
@@ -420,7 +420,7 @@ impl Scratch {
             a: Buf::new(n * c.linear_num_value_heads, what)?,
             conv_row: Buf::new(c.conv_channels(), what)?,
             rope: Buf::new(n * c.rotary_dim, what)?,
-            partial: Buf::new(attention::partial_len(c, threads), what)?,
+            partial: Buf::new(attention::partial_len(c), what)?,
             logits: Buf::new(n * c.num_experts, what)?,
             shared_gate: Buf::new(n, what)?,
             shared: Buf::new(2 * c.shared_expert_intermediate_size, what)?,

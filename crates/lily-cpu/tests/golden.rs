@@ -101,13 +101,14 @@ fn chunks_equal_one_shot() {
 #[test]
 fn threads_and_runs_give_the_same_bits() {
     let (golden, weights) = (Golden::read(), tiny());
-    let prompt = &golden.prompts[1].ids;
-    for isa in Isa::available() {
+    // Several blocks of the KV cache.
+    let prompt: Vec<u32> = golden.prompts[1].ids.iter().cycle().take(700).copied().collect();
+    for isa in Isa::available().into_iter().filter(|&i| i != Isa::Scalar) {
         let mut want: Option<Vec<f32>> = None;
         for threads in [1, 2, 3, 2] {
             let mut m = model(&weights, threads, isa);
             let mut seq = m.new_sequence(1000).unwrap();
-            let mut logits = prefill(&mut m, &mut seq, prompt, 100);
+            let mut logits = prefill(&mut m, &mut seq, &prompt, 100);
             logits.extend(greedy(&mut m, &mut seq, 5, 10).1);
             match &want {
                 None => want = Some(logits),

@@ -19,8 +19,9 @@ use crate::{
     worker::{ATTEND, AttentionScratch, QUERY_TOKENS},
 };
 
-/// Most parts a single token's context is split into, per thread.
-const PARTS_A_THREAD: usize = 4;
+/// Parts that the contexts of single tokens are split into, all together. Not a matter of the number of threads: the
+/// bits of the result would depend on it.
+const PARTS: usize = 32;
 
 /// The projections of all rows.
 #[derive(Clone, Copy)]
@@ -152,23 +153,22 @@ pub(crate) fn attend(
         .collect();
     let group = c.num_attention_heads / c.num_key_value_heads;
     let mut blocks = grid(out, c.num_attention_heads * c.head_dim, &ranges, group * c.head_dim).into_iter();
-    let mut whole = Vec::new();
-    let mut split = Vec::new();
-    let single = spans.len() == 1 && spans[0].n == 1;
+    let mut queries = Vec::with_capacity(ranges.len() * c.num_key_value_heads);
     for span in spans {
         let kv = kv_cache(&span.sequence.layers[layer]);
         for t in (0..span.n).step_by(QUERY_TOKENS) {
             for kv_head in 0..c.num_key_value_heads {
                 let tokens = QUERY_TOKENS.min(span.n - t);
                 let query = Query { kv, kv_head, row: span.row + t, tokens, position: span.position + t };
-                let block = blocks.next().expect("one block a KV head and group of tokens");
-                if single { split.push((query, block)) } else { whole.push((query, block)) }
+                queries.push((query, blocks.next().expect("one block a KV head and group of tokens")));
             }
         }
     }
-    if single {
-        return attend_split(m, c, w, x, split, partial);
+    // A few single tokens: each would be one thread's whole context.
+    if queries.len() < PARTS && queries.iter().all(|(q, _)| q.tokens == 1) {
+        return attend_split(m, c, w, x, queries, partial);
     }
+    let mut whole = queries;
     // Later tokens see more context: start with the longest.
     whole.reverse();
     m.pool.run_items(
@@ -190,16 +190,17 @@ pub(crate) fn attend(
 }
 
 /// Floats of [`attend`]'s scratch: accumulators, maxima and sums of every part.
-pub(crate) fn partial_len(c: &ModelConfig, threads: usize) -> usize {
+pub(crate) fn partial_len(c: &ModelConfig) -> usize {
     let group = c.num_attention_heads / c.num_key_value_heads;
-    c.num_key_value_heads * threads * PARTS_A_THREAD * part_len(c, group)
+    // Fewer queries than this, and as many parts, rounded up for each query.
+    2 * PARTS * part_len(c, group)
 }
 
 fn part_len(c: &ModelConfig, group: usize) -> usize {
     (group * (c.head_dim + 2)).next_multiple_of(32)
 }
 
-/// One token: every KV head's context in parts.
+/// Single tokens: the context of every query in parts.
 fn attend_split(
     m: &mut Machine,
     c: &ModelConfig,
@@ -211,28 +212,39 @@ fn attend_split(
     let (k, dim) = (m.k, c.head_dim);
     let group = c.num_attention_heads / c.num_key_value_heads;
     let len = part_len(c, group);
-    let end = queries[0].0.position + 1;
+    let most = PARTS.div_ceil(queries.len());
     // Parts end at blocks of the cache, so that each is a run of memory.
-    let blocks = end.div_ceil(POSITIONS);
-    let parts = blocks.min(m.pool.threads() * PARTS_A_THREAD);
-    let bound = |i: usize| (blocks * i / parts * POSITIONS).min(end);
-    let mut items: Vec<&mut [f32]> = partial.chunks_exact_mut(len).take(queries.len() * parts).collect();
+    let mut scratch = partial.chunks_exact_mut(len);
+    let mut items = Vec::new();
+    let mut first = Vec::with_capacity(queries.len() + 1);
+    for (q, (query, _)) in queries.iter().enumerate() {
+        first.push(items.len());
+        let end = query.position + 1;
+        let blocks = end.div_ceil(POSITIONS);
+        let parts = blocks.min(most);
+        for i in 0..parts {
+            let bound = |i: usize| (blocks * i / parts * POSITIONS).min(end);
+            items.push((q, bound(i)..bound(i + 1), scratch.next().expect("room for all parts")));
+        }
+    }
+    first.push(items.len());
     m.pool.run_items(
         &mut m.workers,
         &mut items,
         |_| {},
-        |worker, i, to| {
-            let (query, s) = (&queries[i / parts].0, &mut worker.attention);
+        |worker, _, (q, positions, to)| {
+            let (query, s) = (&queries[*q].0, &mut worker.attention);
             prepare(k, c, w, x, query, s);
-            attend_range(k, c, query, bound(i % parts)..bound(i % parts + 1), s);
+            attend_range(k, c, query, positions.clone(), s);
             to[..group * dim].copy_from_slice(&s.acc[..group * dim]);
             to[group * dim..][..group].copy_from_slice(&s.max[..group]);
             to[group * dim + group..][..group].copy_from_slice(&s.sum[..group]);
         },
     )?;
+    drop(items);
     let s = &mut m.workers[0].attention;
     for (i, (query, mut block)) in queries.into_iter().enumerate() {
-        let parts = &partial[i * parts * len..(i + 1) * parts * len];
+        let parts = &partial[first[i] * len..first[i + 1] * len];
         for r in 0..group {
             let of = |part: &[f32], what: usize| part[group * dim + what * group + r];
             let max = parts.chunks_exact(len).map(|p| of(p, 0)).fold(f32::NEG_INFINITY, f32::max);
