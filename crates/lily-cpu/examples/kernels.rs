@@ -131,22 +131,23 @@ fn main() {
             let data: Vec<u64> = bytemuck::cast_slice(&storage.bytes()[..1 << 28]).to_vec();
             read_bandwidth(&mut pool, &data) / 1e9
         });
-        // Everything in the second-level cache: what the arithmetic alone can do.
-        let m = matrix(&storage, 0, 512, 2048);
-        let (x, mut y, dense) = (acts(k, 1, 2048), vec![0.0f32; 512], m.dense());
-        let time = tenth(200, |_| {
-            for _ in 0..10 {
-                k.gemv(&RowsRef::new(&dense, 0, 512), &x.tile(0, Order::Nibble), &mut y);
-            }
-        });
-        println!(
-            "  2048 columns from cache, one thread: {:.1} GB/s",
-            m.byte_len() as f64 * 10.0 / time / 1e9
-        );
+        // Everything in the caches: what the arithmetic alone can do.
+        for cols in [64, 128, 256, 512, 2048] {
+            let rows = (1 << 19) / cols;
+            let m = matrix(&storage, 0, rows, cols);
+            let (x, mut y, dense) = (acts(k, 1, cols), vec![0.0f32; rows], m.dense());
+            let time = tenth(200, |_| {
+                for _ in 0..5 {
+                    k.gemv(&RowsRef::new(&dense, 0, rows), &x.tile(0, Order::Nibble), &mut y);
+                }
+            });
+            let bytes = m.byte_len() as f64 * 5.0;
+            println!("  {cols} columns from cache, one thread: {:.1} GB/s", bytes / time / 1e9);
+        }
 
-        for cols in [2048, 512, 2560, 1536] {
+        for cols in [2048, 512] {
             println!("{}: GEMM of {cols} columns, one thread", isa.name());
-            for tokens in [12, 16] {
+            for tokens in [1, 2, 4, 8, 12, 16, 96] {
                 let m = matrix(&storage, 0, BLOCK, cols);
                 let x = acts(k, tokens, cols);
                 let mut unpacked = Unpacked::new(cols).unwrap();
