@@ -101,6 +101,7 @@ fn sum(words: &[u64]) -> u64 {
 }
 
 /// Operations per second of `chain(iterations)` run on all threads for about 100 ms, best of three.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 fn peak(threads: usize, ops_per_iteration: f64, chain: impl Fn(usize) -> f32 + Sync) -> f64 {
     let threads = threads.max(1);
     let iterations = 20_000_000;
