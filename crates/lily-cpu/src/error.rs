@@ -86,7 +86,7 @@ pub enum CpuError {
         what: &'static str,
     },
     /// The caller's interrupt asked to stop (see [`crate::CpuModel::set_interrupt`]).
-    #[error("the call was interrupted; the sequence is lost")]
+    #[error("the call was interrupted; the sequence is as it was before")]
     Interrupted,
     /// A worker thread panicked inside a kernel. The pool goes on working.
     #[error("a compute thread panicked; see the log. The sequences of this call are lost")]

@@ -92,6 +92,31 @@ impl Sequence {
         self.layers.iter().map(state).sum()
     }
 
+    /// A copy of what a call changes besides the KV cache, whose rows beyond [`Sequence::position`] do not count.
+    pub(crate) fn save_state(&self) -> Vec<f32> {
+        let mut saved = Vec::with_capacity(self.state_bytes() / size_of::<f32>());
+        for layer in &self.layers {
+            if let LayerState::Gdn(g) = layer {
+                std::iter::once(&g.state).chain(&g.conv).for_each(|b| saved.extend_from_slice(b));
+            }
+        }
+        saved
+    }
+
+    /// Puts back what [`Sequence::save_state`] copied at the same position.
+    pub(crate) fn put_state_back(&mut self, mut saved: &[f32]) {
+        for layer in &mut self.layers {
+            if let LayerState::Gdn(g) = layer {
+                for buf in std::iter::once(&mut g.state).chain(&mut g.conv) {
+                    let (mine, rest) = saved.split_at(buf.len());
+                    buf.copy_from_slice(mine);
+                    saved = rest;
+                }
+            }
+        }
+        self.poisoned = false;
+    }
+
     /// Whether `n` more tokens may be appended: not after a failure, not beyond the capacity. Grows the KV caches.
     pub(crate) fn prepare(&mut self, fingerprint: u64, n: usize) -> Result<()> {
         if self.fingerprint != fingerprint {

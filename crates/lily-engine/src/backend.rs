@@ -146,7 +146,7 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
 
     /// From now on, long calls ask `interrupt` while they compute and end with [`BackendError::Interrupted`] when it says
-    /// so; the sequence must then be freed. `None`: nothing is asked. Backends whose chunks take milliseconds need not
+    /// so, the sequence as it was before the call. `None`: nothing is asked. Backends whose chunks take milliseconds need not
     /// implement it.
     fn set_interrupt(&mut self, _interrupt: Option<Interrupt>) {}
 

@@ -132,7 +132,8 @@ impl Generation {
                 end.map(Outcome::Finished)
             }
             Err(BackendError::Interrupted) => {
-                timeline.free(backend);
+                // The chunks before this one are kept for whoever asks again.
+                self.timeline = Some(timeline);
                 let reason = interrupted(&self.request, &self.cancel, Instant::now());
                 Some(Outcome::Finished(reason.unwrap_or(FinishReason::Cancelled)))
             }
