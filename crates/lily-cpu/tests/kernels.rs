@@ -109,8 +109,8 @@ fn gemv_and_tiles_agree_with_the_definition() {
     for isa in Isa::available() {
         let k = Kernels::of(isa);
         for bits in [4, 8] {
-            for cols in [64, 128, 192, 512, 960, 1024, 1088, 2048, 2112, 4096] {
-                for rows in [1, 3, 16, 17, 31, 32] {
+            for cols in [64, 128, 192, 256, 320, 512, 960, 1024, 1088, 2048, 2112, 4096] {
+                for rows in [1, 3, 7, 16, 17, 31, 32] {
                     let m = matrix(&mut rng, rows, cols, bits);
                     let dense = m.dense();
                     let refs = RowsRef::new(&dense, 0, rows);

@@ -59,29 +59,178 @@ fn first_lanes(n: usize) -> __mmask16 {
     if n >= 16 { !0 } else { (1 << n) - 1 }
 }
 
+/// The dot products of a line of 4-bit weights (two groups) with its activations, as f32: lanes 0..8 add up to the
+/// first group's, 8..16 to the second's. `x`: `hi` of even, `hi` of odd, `lo` of even, `lo` of odd elements.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn dot(w: __m512i, x: [__m512i; 4]) -> __m512 {
+    let low = _mm512_set1_epi8(15);
+    let (even, odd) = (_mm512_and_si512(w, low), _mm512_and_si512(_mm512_srli_epi16::<4>(w), low));
+    let d = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, x[0]);
+    let d = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(d, odd, x[1]));
+    let d = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(d, even, x[2]), odd, x[3]);
+    _mm512_cvtepi32_ps(d)
+}
+
+/// The four lines of a pair.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn pair(lines: *const u8) -> [__m512i; 4] {
+    // SAFETY: the caller's pointer is valid for a pair.
+    unsafe { [0, 1, 2, 3].map(|i| _mm512_loadu_si512(lines.add(64 * i).cast())) }
+}
+
 /// 4-bit rows.
 ///
 /// # Safety
 /// AVX-512 F, BW, VL, VNNI; lengths as checked by [`crate::kernels::Kernels::gemv`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let done = match m.groups {
+            1 if m.stride == 1 => shortest_rows(m, x, out),
+            2 if m.stride == 2 => short_rows::<2>(m, x, out),
+            4 if m.stride == 4 => short_rows::<4>(m, x, out),
+            8 if m.stride == 8 => short_rows::<8>(m, x, out),
+            _ => 0,
+        };
+        any_rows(m, x, done, out);
+    }
+}
+
+/// Prefetches what is `FAR` after the 16 groups from `block * 16` on, for rows without gaps, and `NEAR`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+#[allow(unused_unsafe)] // Prefetches are unsafe functions in older compilers.
+fn prefetch_block(m: &RowsRef<'_>, block: usize) {
+    // SAFETY: prefetches may point anywhere.
+    unsafe {
+        let far = ahead(m.weight, block * 512, FAR, m.next.weight);
+        let near = m.weight.as_ptr().wrapping_add(block * 512 + NEAR);
+        for line in 0..8 {
+            _mm_prefetch::<_MM_HINT_T1>(far.wrapping_add(64 * line));
+            _mm_prefetch::<_MM_HINT_T0>(near.wrapping_add(64 * line).cast());
+        }
+        _mm_prefetch::<_MM_HINT_T0>(ahead(m.scales, block * 16, SCALES, m.next.scales));
+        _mm_prefetch::<_MM_HINT_T0>(ahead(m.biases, block * 16, SCALES, m.next.biases));
+    }
+}
+
+/// Rows of `G` = 2, 4 or 8 groups without gaps: sixteen groups, of `16 / G` rows, share the loads of scales and biases
+/// and the sums over lanes. Returns how many rows are done; fewer than `16 / G` are left.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn short_rows<const G: usize>(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) -> usize {
+    let rows = 16 / G;
+    // SAFETY: a block is 512 bytes of weights and 16 scales and biases of whole rows; `x` has `G / 2` pairs.
+    unsafe {
+        let index: [__m512i; 8] = std::array::from_fn(|p| _mm512_loadu_si512(PAIR_INDEX[p].as_ptr().cast()));
+        let tiled = |v: &[f32]| {
+            let v: [f32; 16] = std::array::from_fn(|i| v[i % G]);
+            _mm512_loadu_ps(v.as_ptr())
+        };
+        let (x_scale, x_sum) = (tiled(x.scale), tiled(x.sum));
+        for (block, out) in out.chunks_exact_mut(rows).enumerate() {
+            prefetch_block(m, block);
+            let scale = _mm512_mul_ps(load_bf16(m.scales.as_ptr().add(block * 16), !0), x_scale);
+            let bias = _mm512_mul_ps(load_bf16(m.biases.as_ptr().add(block * 16), !0), x_sum);
+            let w = m.weight.as_ptr().add(block * 512);
+            // Each row starts with its own biases.
+            let mut acc: [__m512; 8] = std::array::from_fn(|r| {
+                let lanes = if r < rows { ((1u32 << G) - 1) << (r * G) } else { 0 };
+                _mm512_maskz_mov_ps(lanes as __mmask16, bias)
+            });
+            for (line, index) in index.iter().enumerate() {
+                let (row, p) = (line / (G / 2), line % (G / 2));
+                let d = dot(
+                    _mm512_loadu_si512(w.add(64 * line).cast()),
+                    pair(x.lines.as_ptr().add(p * PAIR_BYTES)),
+                );
+                acc[row] = _mm512_fmadd_ps(d, _mm512_permutexvar_ps(*index, scale), acc[row]);
+            }
+            if G == 8 {
+                out[0] = _mm512_reduce_add_ps(acc[0]);
+                out[1] = _mm512_reduce_add_ps(acc[1]);
+            } else {
+                _mm_storeu_ps(out.as_mut_ptr(), reduce4([acc[0], acc[1], acc[2], acc[3]]));
+                if G == 2 {
+                    _mm_storeu_ps(out.as_mut_ptr().add(4), reduce4([acc[4], acc[5], acc[6], acc[7]]));
+                }
+            }
+        }
+    }
+    out.len() / rows * rows
+}
+
+/// Rows of one group: a line is two rows. Returns how many rows are done; fewer than sixteen are left.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn shortest_rows(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) -> usize {
+    // SAFETY: as in `short_rows`; the first halves of the four lines of `x` are its only group.
+    unsafe {
+        let index: [__m512i; 8] = std::array::from_fn(|p| _mm512_loadu_si512(PAIR_INDEX[p].as_ptr().cast()));
+        let twice = [0, 1, 2, 3]
+            .map(|i| _mm512_broadcast_i64x4(_mm256_loadu_si256(x.lines.as_ptr().add(64 * i).cast())));
+        let (x_scale, x_sum) = (_mm512_set1_ps(x.scale[0]), _mm512_set1_ps(x.sum[0]));
+        for (block, out) in out.chunks_exact_mut(16).enumerate() {
+            prefetch_block(m, block);
+            let scale = _mm512_mul_ps(load_bf16(m.scales.as_ptr().add(block * 16), !0), x_scale);
+            let bias = load_bf16(m.biases.as_ptr().add(block * 16), !0);
+            let w = m.weight.as_ptr().add(block * 512);
+            let v: [__m512; 8] = std::array::from_fn(|line| {
+                let d = dot(_mm512_loadu_si512(w.add(64 * line).cast()), twice);
+                _mm512_mul_ps(d, _mm512_permutexvar_ps(index[line], scale))
+            });
+            // Per 128-bit lane, sums of rows 0, 2, 4, 6 (twice) and 1, 3, 5, 7 (twice); then of 8 to 15.
+            let (a, b) = (add4([v[0], v[1], v[2], v[3]]), add4([v[4], v[5], v[6], v[7]]));
+            let sums = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+            );
+            let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+            let sums = _mm512_permutexvar_ps(order, sums);
+            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_fmadd_ps(bias, x_sum, sums));
+        }
+    }
+    out.len() / 16 * 16
+}
+
+/// Per 128-bit lane, the sums of the lanes of four vectors.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add4(v: [__m512; 4]) -> __m512 {
+    let ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    let cd = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+    _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+}
+
+/// The sums of the lanes of four vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn reduce4(v: [__m512; 4]) -> __m128 {
+    let x = add4(v);
+    let x = _mm256_add_ps(
+        _mm512_castps512_ps256(x),
+        _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b1110>(x, x)),
+    );
+    _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x))
+}
+
+/// Rows of any number of groups, from row `first` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn any_rows(m: &RowsRef<'_>, x: &Tile<'_>, first: usize, out: &mut [f32]) {
     let groups = m.groups;
     let row_bytes = m.row_bytes();
     // SAFETY: rows, scales and lines are read inside their slices: whole lines while two groups remain, half a
     // line for a last odd group; scales under a mask. Prefetches may point anywhere.
     unsafe {
-        let low = _mm512_set1_epi8(15);
         let index: [__m512i; 8] = std::array::from_fn(|p| _mm512_loadu_si512(PAIR_INDEX[p].as_ptr().cast()));
         let lines = x.lines.as_ptr();
-        let dot = |w: __m512i, line: *const u8| {
-            let line = |i: usize| _mm512_loadu_si512(line.add(64 * i).cast());
-            let (even, odd) = (_mm512_and_si512(w, low), _mm512_and_si512(_mm512_srli_epi16::<4>(w), low));
-            let d = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, line(0));
-            let d = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(d, odd, line(1)));
-            let d = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(d, even, line(2)), odd, line(3));
-            _mm512_cvtepi32_ps(d)
-        };
-        for (r, out) in out.iter_mut().enumerate() {
+        for (r, out) in out.iter_mut().enumerate().skip(first) {
             let w = m.weight.as_ptr().add(r * row_bytes);
             let (s, b) = (m.scales.as_ptr().add(r * m.stride), m.biases.as_ptr().add(r * m.stride));
             let far = ahead(m.weight, r * row_bytes, FAR, m.next.weight);
@@ -97,7 +246,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
                 for (p, index) in index.iter().enumerate() {
                     _mm_prefetch::<_MM_HINT_T1>(far.wrapping_add(g * 32 + 64 * p));
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(NEAR + 64 * p).cast());
-                    let d = dot(_mm512_loadu_si512(w.add(64 * p).cast()), lines.add(p * PAIR_BYTES));
+                    let d = dot(_mm512_loadu_si512(w.add(64 * p).cast()), pair(lines.add(p * PAIR_BYTES)));
                     acc = _mm512_fmadd_ps(d, _mm512_permutexvar_ps(*index, scale), acc);
                 }
                 g += 16;
@@ -115,7 +264,7 @@ pub(super) unsafe fn gemv4(m: &RowsRef<'_>, x: &Tile<'_>, out: &mut [f32]) {
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(NEAR + 64 * p).cast());
                     let half: __mmask16 = if left - 2 * p == 1 { 0xff } else { !0 };
                     let line = _mm512_maskz_loadu_epi32(half, w.add(64 * p).cast());
-                    let d = dot(line, lines.add(p * PAIR_BYTES));
+                    let d = dot(line, pair(lines.add(p * PAIR_BYTES)));
                     acc = _mm512_fmadd_ps(d, _mm512_permutexvar_ps(*index, scale), acc);
                 }
             }
