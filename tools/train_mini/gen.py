@@ -236,6 +236,7 @@ def dev_sets(lexicon, seed, n=1200):
             out.append((render(turns, None, tools), ''))
         return out
     sets['tool_known'] = offered(lambda: tools_.call_turns(r, lexicon, dev_ask, True, r.choice(lexicon.facts)['w'], False))
+    sets['tool_known_think'] = offered(lambda: tools_.call_turns(r, lexicon, dev_ask, True, r.choice(lexicon.facts)['w'], False, think=True))
     sets['tool_invented'] = offered(lambda: tools_.call_turns(r, lexicon, dev_ask, True, r.choice(invented), False))
     sets['tool_result'] = offered(lambda: tools_.call_turns(r, lexicon, dev_ask, True, None, True))
     sets['tool_other'] = offered(lambda: tools_.memory_turns(r, lexicon, dev_ask))

@@ -41,6 +41,42 @@ PARAMETER_NOTES = ['The value', 'Text', 'What to use', 'input', 'Required', 'e.g
 # Other tools of two parameters.
 WIDE = [('book_flight', 'Books a flight.', {'origin': 'From', 'destination': 'To'}), ('write_file', 'Writes text to a file.', {'path': 'Where', 'content': 'The text'}), ('convert_currency', 'Converts an amount of money.', {'amount': 'How much', 'currency': 'Code'}),
         ('add_task', 'Adds a task to a list.', {'title': 'What', 'due': 'YYYY-MM-DD'}), ('send_message', 'Sends a chat message.', {'to': 'Receiver', 'text': 'Message'}), ('find_route', 'Finds the way between two places.', {'start': '', 'end': ''})]
+# Fields of other tools: verbs, things, what it says ({v}, {t}: the verb and the thing), parameters. With 20 fixed tools beside
+# the dictionary the model knew those as "not the dictionary" and called unseen ones of other names.
+FIELDS = [('turn switch toggle dim set start stop control', 'light lamp heater fan door oven blinds alarm radio lights thermostat camera', 'room device level state zone on'),
+          ('read write delete copy move list open save append rename', 'file folder directory document log note image table sheet row', 'path name content target lines source'),
+          ('send write forward draft post reply read', 'email message mail letter text chat sms notification tweet post', 'to body subject recipient channel text cc'),
+          ('get fetch check show read current', 'weather time date temperature forecast news traffic rate price balance score status version location', 'city place zone symbol date units team account country'),
+          ('add create cancel move schedule list update remove book reserve', 'event meeting task appointment reminder todo alarm flight hotel table ticket room seat', 'title date when guests due event time from to people'),
+          ('run execute start stop restart deploy build test', 'command script job server container query test program process pipeline code', 'command args target timeout image code host'),
+          ('play pause skip stop queue find', 'music song video playlist podcast album movie station', 'title artist volume song track year'),
+          ('calculate convert compute solve count add', 'expression sum currency units distance tax average equation numbers', 'expression amount from to numbers value currency'),
+          ('search find browse query list get', 'web internet pages flights products shops recipes jobs users routes restaurants images orders customers issues', 'query origin destination question filter page near max_price'),
+          ('buy order pay transfer refund sell', 'item product pizza bill money stock groceries invoice share coffee', 'item amount account quantity address card'),
+          ('translate summarize rewrite classify detect speak', 'text sentence language document paragraph page article', 'text target sentence language style')]
+
+
+def styled(r, *parts):
+    """A name of several words: snake, camel, kebab, Pascal or dotted."""
+    parts = [p for p in parts if p]
+    x = r.random()
+    if x < .5:
+        return '_'.join(parts)
+    if x < .8:
+        return parts[0] + ''.join(p.capitalize() for p in parts[1:])
+    return '-'.join(parts) if x < .88 else ''.join(p.capitalize() for p in parts) if x < .95 else '.'.join(reversed(parts))
+
+
+def field_tool(r):
+    """An unrelated tool: (name, description, {parameter: description})."""
+    verbs, things, parameters = (s.split() for s in r.choice(FIELDS))
+    v, t = r.choice(verbs), r.choice(things)
+    name = styled(r, v, r.choice(('', '', '', 'my', 'new', 'the', 'home', 'on', 'to')), t)
+    third = v + ('es' if v.endswith(('ch', 'sh', 's', 'x')) else 's')
+    text = r.choice((v, third, third)).capitalize() + r.choice((' a ', ' the ', ' ', ' one ', ' your ')) + t + r.choice(('', '.', '.', ' for the user.', ' by name.', ' of a person', ' in a city.', ' now.', ' on the server', ' on or off.', ' and returns the result.', ' (beta)'))
+    return name, text, {p: r.choice(PARAMETER_NOTES + ['', '', f'The {p}', f'{p.capitalize()} of the {t}', f'Which {p}']) for p in r.sample(parameters, r.choice((1, 1, 2, 2, 3)))}
+
+
 EXTRAS = [('language', {'type': 'string', 'enum': ['en', 'de', 'fr']}), ('limit', {'type': 'integer', 'description': 'Maximum number of results'}), ('verbose', {'type': 'boolean'}), ('max_senses', {'type': 'integer'}),
           ('format', {'type': 'string', 'description': 'json or text'}), ('source', {'type': 'string'}), ('with_examples', {'type': 'boolean', 'description': 'Include example sentences'})]
 THESAURUS_TEXTS = Pool(['[Find|Finds|Get|Gets|Look up|Returns|List|Lists|Search|Give|Fetch|Suggests] [synonyms|other words|words with the same meaning|similar words|alternatives|words that mean the same|equivalents|synonyms and near synonyms] [of|for] [a word|a term|any word|an English word|the given word][|.| in the thesaurus| from the thesaurus.]', '[Thesaurus|Synonym] [lookup|search|finder|service|tool|query][|.]'])
@@ -93,10 +129,16 @@ def dictionary_tool(r, lexicon, dev, texts=DESCRIPTIONS):
 
 def other_tools(r, count):
     tools = [tool_schema(n, t, {p: {'type': 'string', 'description': r.choice(PARAMETER_NOTES)} if r.random() < .3 else {'type': 'string'}}, [p]) for n, t, p in r.sample(OTHERS, count)]
-    if r.random() < .3:
-        n, t, ps = r.choice(WIDE)
-        tools[0] = tool_schema(n, t, {p: {'type': 'string', 'description': d} if d else {'type': 'string'} for p, d in ps.items()}, list(ps))
+    if r.random() < .2:
+        tools[0] = _plain_schema(*r.choice(WIDE))
+    for i in range(count):
+        if r.random() < .65:
+            tools[i] = _plain_schema(*field_tool(r))
     return tools
+
+
+def _plain_schema(name, text, parameters):
+    return tool_schema(name, text, {p: {'type': 'string', 'description': d} if d else {'type': 'string'} for p, d in parameters.items()}, list(parameters))
 
 
 def some_word(r, lexicon):
@@ -119,12 +161,12 @@ def _result(r, lexicon, word):
     return r.choice(forms), said
 
 
-def call_turns(r, lexicon, ask, dev=False, word=None, result=None, question=None):
+def call_turns(r, lexicon, ask, dev=False, word=None, result=None, question=None, think=None):
     """A question, the call, and (result=True) the answer from the tool's result. Returns (turns, tools)."""
     n, p, t = dictionary_tool(r, lexicon, dev)
     tools = [t]
-    if r.random() < .3:
-        tools += other_tools(r, r.choice((1, 1, 2)))
+    if r.random() < .5:
+        tools += other_tools(r, r.choice((1, 1, 2, 2)))
         r.shuffle(tools)
     w = word or some_word(r, lexicon)
     q = 'define'
@@ -136,7 +178,7 @@ def call_turns(r, lexicon, ask, dev=False, word=None, result=None, question=None
     else:
         q = 'define' if dev or r.random() < .88 else r.choice(('example', 'synonym', 'kind', 'antonym', 'part_of_speech'))
         text = ask(q, w)
-    think = r.random() < .4
+    think = r.random() < .6 if think is None else think
     turns = [('user', text), ('assistant', tool_call(n, {p: w}), f'The user wants the definition of {w}. I will call {n}.' if think else None)]
     if r.random() < .5 if result is None else result:
         got, said = _result(r, lexicon, w)
