@@ -5,6 +5,7 @@
 //! GDN state cannot be cut back.
 
 pub mod cpu;
+pub mod gpu;
 pub mod reference;
 
 use lily_model::ModelConfig;

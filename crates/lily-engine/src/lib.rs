@@ -10,7 +10,7 @@ pub mod validate;
 
 pub use backend::{
     Backend, BackendError, Interrupt, Logits, MemoryFigures, SequenceId, Snapshot, cpu::CpuBackend,
-    reference::ReferenceBackend,
+    gpu::GpuBackend, reference::ReferenceBackend,
 };
 pub use engine::{Engine, EngineOptions};
 pub use eval::{EvalError, Evaluation, evaluate};

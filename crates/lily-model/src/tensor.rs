@@ -70,6 +70,16 @@ impl<T: bytemuck::Pod> TensorData<T> {
         bytemuck::cast_slice(&self.storage.bytes()[self.byte_offset..end])
     }
 
+    /// Where the bytes live, for devices that use a whole storage in place.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// Bytes from the storage's start to the first element.
+    pub fn byte_offset(&self) -> usize {
+        self.byte_offset
+    }
+
     /// Whether the bytes live in a mapped file or in the executable, so that they cost no memory of our own.
     pub fn is_borrowed(&self) -> bool {
         matches!(*self.storage, Storage::Mapped(_) | Storage::Static(_))

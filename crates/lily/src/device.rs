@@ -7,7 +7,11 @@ use clap::ValueEnum;
 use lily_cpu::CpuOptions;
 use lily_engine::{
     Backend,
-    backend::{cpu::CpuBackend, reference::ReferenceBackend},
+    backend::{cpu::CpuBackend, gpu::GpuBackend, reference::ReferenceBackend},
+};
+use lily_gpu::{
+    Device as GpuDevice, GpuError, GpuModel, GpuOptions,
+    device::soft::{SoftDevice, SoftOptions},
 };
 use lily_model::{Checkpoint, ModelError, ModelWeights, checkpoint};
 use lily_text::TextModel;
@@ -17,10 +21,14 @@ use crate::embedded;
 /// Where the model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// The best device this machine has; today that is always the CPU.
+    /// The best device this machine has: its GPU where one can be used, else the CPU.
     Auto,
     /// The CPU, with hand-written SIMD.
     Cpu,
+    /// The GPU of a Mac with Apple silicon, macOS 15 or later.
+    Metal,
+    /// A software GPU that runs the GPU kernels on the CPU: slow, for tests. Needs a C++ compiler.
+    Soft,
     /// The slow f32 reference that every device is tested against.
     Reference,
 }
@@ -74,19 +82,42 @@ fn embedded_file(name: &str) -> Option<Vec<u8>> {
     embedded::files().iter().find(|(n, _)| *n == name).map(|(_, bytes)| bytes.to_vec())
 }
 
-/// The model on a device. `threads` 0 = one a core.
+/// The model on a device. `threads` 0 = one a core; `ignore_memory_check`: see the flag of that name.
 pub fn backend(
     device: Device,
     weights: Arc<ModelWeights>,
     threads_wanted: usize,
+    ignore_memory_check: bool,
 ) -> Result<Box<dyn Backend>> {
-    Ok(match device {
-        Device::Auto | Device::Cpu => {
-            let options = CpuOptions { threads: threads(threads_wanted)?, isa: None };
-            Box::new(CpuBackend::new(weights, options)?)
-        }
-        Device::Reference => Box::new(ReferenceBackend::new(weights)),
-    })
+    let gpu = |device: Box<dyn GpuDevice>, weights| -> Result<Box<dyn Backend>> {
+        let model = GpuModel::new(weights, device, GpuOptions { ignore_memory_check })?;
+        tracing::info!("{}: {}", model.device().facts().name, model.load_report());
+        Ok(Box::new(GpuBackend::new(model)))
+    };
+    match device {
+        Device::Auto => match metal() {
+            Ok(device) => gpu(device, weights),
+            Err(reason) => {
+                tracing::debug!("{reason}");
+                cpu(weights, threads_wanted)
+            }
+        },
+        Device::Cpu => cpu(weights, threads_wanted),
+        Device::Metal => gpu(metal()?, weights),
+        Device::Soft => gpu(Box::new(SoftDevice::new(SoftOptions::default())?), weights),
+        Device::Reference => Ok(Box::new(ReferenceBackend::new(weights))),
+    }
+}
+
+fn cpu(weights: Arc<ModelWeights>, threads_wanted: usize) -> Result<Box<dyn Backend>> {
+    let options = CpuOptions { threads: threads(threads_wanted)?, isa: None };
+    Ok(Box::new(CpuBackend::new(weights, options)?))
+}
+
+/// The Metal device of this machine.
+fn metal() -> Result<Box<dyn GpuDevice>> {
+    let reason = "this build has no Metal; use --device cpu".to_string();
+    Err(GpuError::NoDevice { device: "metal", reason }.into())
 }
 
 /// Most compute threads; more than any machine has cores, and few enough to start.

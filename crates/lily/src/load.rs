@@ -38,6 +38,12 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, env = "LILY_THREADS")]
     pub threads: usize,
 
+    /// Use a GPU even where weights and caches seem not to fit its memory.
+    ///
+    /// Before memory is taken on a GPU, what is needed is compared with what the system recommends and has free.
+    #[arg(long, env = "LILY_IGNORE_MEMORY_CHECK")]
+    pub ignore_memory_check: bool,
+
     /// Most tokens of prompt and answer together.
     ///
     /// Longer requests are refused, never cut. Default: 32768, or the model's own limit when that is smaller.
@@ -88,7 +94,7 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, queue: usize) -> Result<Load
     let context = context(args.context, checkpoint.config())?;
     let text = device::text_of(&checkpoint)?;
     let weights = Arc::new(checkpoint.weights()?);
-    let backend = device::backend(args.device, weights, args.threads)?;
+    let backend = device::backend(args.device, weights, args.threads, args.ignore_memory_check)?;
     let options = EngineOptions {
         context_limit: context,
         queue_limit: queue,

@@ -7,6 +7,7 @@
 
 mod cost;
 mod measure;
+mod plan;
 mod report;
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
@@ -39,6 +40,15 @@ pub struct BenchArgs {
     /// Only measure the machine: read bandwidth and multiply-add peaks.
     #[arg(long)]
     floor: bool,
+
+    /// Only print what a forward pass on a GPU costs, at every one of the contexts: dispatches, levels, bytes. Runs
+    /// nothing and needs no GPU.
+    #[arg(long)]
+    plan: bool,
+
+    /// Use a GPU even where weights and caches seem not to fit its memory.
+    #[arg(long, env = "LILY_IGNORE_MEMORY_CHECK")]
+    ignore_memory_check: bool,
 
     /// Where to run the model.
     #[arg(long, value_enum, default_value_t = Device::Auto, env = "LILY_DEVICE")]
@@ -96,16 +106,20 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         println!("{}", measure_floor(threads));
         return Ok(());
     }
+    if args.plan {
+        return plan::print(args);
+    }
     let started = Instant::now();
     let subject = subject(args)?;
     let config = subject.weights.config.clone();
     check_contexts(args, config.max_position_embeddings)?;
-    let mut backend = device::backend(args.device, subject.weights.clone(), args.threads)?;
+    let mut backend =
+        device::backend(args.device, subject.weights.clone(), args.threads, args.ignore_memory_check)?;
     eprintln!("{}: ready on {} after {:.1} s", subject.name, backend.name(), started.elapsed().as_secs_f64());
 
     let mut report = Report::new(&subject.name, backend.name(), threads, args.batch, measure_floor(threads));
     println!("{}", report.floor);
-    for (tokens, decode) in plan(args) {
+    for (tokens, decode) in schedule(args) {
         let runs: Vec<Measured> = (0..args.repeats)
             .map(|_| {
                 measure::run(
@@ -128,7 +142,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 /// Prompt lengths in ascending order, and whether decode is measured there.
-fn plan(args: &BenchArgs) -> Vec<(usize, bool)> {
+fn schedule(args: &BenchArgs) -> Vec<(usize, bool)> {
     let mut all: Vec<(usize, bool)> = args.contexts.iter().map(|&c| (c, true)).collect();
     all.extend(args.prefill.iter().filter(|p| !args.contexts.contains(p)).map(|&p| (p, false)));
     all.sort_unstable();
@@ -155,7 +169,7 @@ fn check(args: &BenchArgs) -> Result<()> {
 
 /// Nothing longer than what the model was made for.
 fn check_contexts(args: &BenchArgs, most: usize) -> Result<()> {
-    for (tokens, decode) in plan(args) {
+    for (tokens, decode) in schedule(args) {
         let decoded = if decode { args.decode_tokens } else { 0 };
         if tokens.saturating_add(decoded) > most {
             bail!("{tokens} prompt tokens and {decoded} to decode; the model was made for at most {most}");

@@ -58,8 +58,8 @@ pub fn run(args: &EvalArgs) -> Result<()> {
     let checkpoint = device::open_checkpoint(args.model.as_deref())?;
     let sequences = sequences(args, &checkpoint)?;
     let weights = Arc::new(checkpoint.weights()?);
-    let mut reference = device::backend(Device::Reference, weights.clone(), args.threads)?;
-    let mut backend = device::backend(args.device, weights, args.threads)?;
+    let mut reference = device::backend(Device::Reference, weights.clone(), args.threads, false)?;
+    let mut backend = device::backend(args.device, weights, args.threads, false)?;
 
     let bar = ProgressBar::new(0);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} tokens, {eta} left")?);

@@ -63,7 +63,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         prompt.len(),
         args.decode
     );
-    let mut backend = device::backend(args.device, Arc::new(checkpoint.weights()?), args.threads)?;
+    let mut backend = device::backend(args.device, Arc::new(checkpoint.weights()?), args.threads, false)?;
     let sequence = backend.new_sequence(capacity)?;
     let logits = prefill(backend.as_mut(), sequence, &prompt)?;
     let (ids, decoded) = decode(backend.as_mut(), sequence, &logits, args.decode)?;

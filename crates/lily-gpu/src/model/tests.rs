@@ -1,0 +1,235 @@
+//! The model on the checked soft device: counters against what the kernels touch, and seeded faults of the plan.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
+};
+
+use lily_model::{Checkpoint, ModelWeights};
+
+use super::*;
+use crate::{
+    device::soft::{OpTraffic, SoftDevice, SoftOptions},
+    plan::{ArgValue, BufferKind, Head, Ids, Plan, Scalar, decode_plan},
+};
+
+fn weights(dir: &str) -> Arc<ModelWeights> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(dir);
+    Arc::new(Checkpoint::open(&path).unwrap().weights().unwrap())
+}
+
+fn tiny() -> Arc<ModelWeights> {
+    static WEIGHTS: OnceLock<Arc<ModelWeights>> = OnceLock::new();
+    WEIGHTS.get_or_init(|| weights("crates/lily-model/tests/fixtures/tiny")).clone()
+}
+
+/// A model on a checked device, or `None` after saying that the test is skipped.
+fn model(weights: Arc<ModelWeights>, seed: u32) -> Option<(GpuModel, Arc<Mutex<Vec<OpTraffic>>>)> {
+    match SoftDevice::new(SoftOptions { checked: true, seed }) {
+        Ok(device) => {
+            let traffic = device.traffic();
+            Some((GpuModel::new(weights, Box::new(device), GpuOptions::default()).unwrap(), traffic))
+        }
+        Err(GpuError::NoDevice { reason, .. }) if reason.contains("no C++ compiler") => {
+            println!("skipped: {reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn step_plan(m: &GpuModel, position: u32) -> (DecodeShape, Plan) {
+    let mut shape = m.step_shape(&[position], Ids::Input, Head::Logits);
+    let key = shape;
+    shape.context = position as usize + 1;
+    (key, decode_plan(&m.shape, &shape))
+}
+
+/// One decode step of the tiny model with a changed plan.
+fn step_with(m: &mut GpuModel, change: impl FnOnce(&mut Plan)) -> Result<Vec<f32>> {
+    let sequence = m.new_sequence(20)?;
+    let (key, mut plan) = step_plan(m, 0);
+    change(&mut plan);
+    let result = m.prepare(plan).and_then(|handle| {
+        m.plans.insert(key, handle);
+        let mut out = Vec::new();
+        m.decode(&[(sequence, 5)], &mut out)?;
+        Ok(out)
+    });
+    m.discard_plans();
+    m.free_sequence(sequence);
+    result
+}
+
+/// What the plan says an op moves is what the kernel touches, byte for byte: so the counters of shapes that are too
+/// large to run here are right too.
+#[test]
+fn declared_bytes_are_the_bytes_touched() {
+    for (dir, positions) in
+        [("crates/lily-model/tests/fixtures/tiny", [0u32, 66]), ("models/lily-mini", [0, 5])]
+    {
+        let Some((mut m, traffic)) = model(weights(dir), 3) else { return };
+        let sequence = m.new_sequence(128).unwrap();
+        let mut out = Vec::new();
+        for position in positions {
+            while m.position(sequence).unwrap() < position as usize {
+                let n = (position as usize - m.position(sequence).unwrap()).min(MAX_CHUNK);
+                let ids: Vec<u32> = (0..n as u32).map(|i| 7 * i % 1000).collect();
+                m.prefill(sequence, &ids, LogitsWanted::None, &mut out).unwrap();
+            }
+            m.decode(&[(sequence, 11)], &mut out).unwrap();
+            let (_, plan) = step_plan(&m, position);
+            let touched = traffic.lock().unwrap().clone();
+            assert_eq!(touched.len(), plan.ops.len());
+            for (op, t) in plan.ops.iter().zip(&touched) {
+                let declared = OpTraffic {
+                    read: op.reads.iter().map(|a| a.bytes).sum(),
+                    written: op.writes.iter().map(|a| a.bytes).sum(),
+                };
+                assert_eq!(*t, declared, "{dir}, position {position}: {} ({})", op.label, op.kernel);
+            }
+        }
+    }
+}
+
+/// Every declared access of every op of a GDN layer, an attention layer, embedding and head, left out one by one.
+#[test]
+fn a_missing_dependency_is_caught() {
+    let Some((mut m, _)) = model(tiny(), 0) else { return };
+    let sequence = m.new_sequence(20).unwrap();
+    let (_, plan) = step_plan(&m, 0);
+    m.free_sequence(sequence);
+    let good = step_with(&mut m, |_| {}).unwrap();
+    let mut caught = 0;
+    for (i, op) in plan.ops.iter().enumerate() {
+        if op.label.starts_with("layers.1.") || op.label.starts_with("layers.2.") {
+            continue; // as layer 0
+        }
+        // At the start there is nothing to read in the caches; what is not touched cannot be missed.
+        let first = op.label.contains("attention.split");
+        for k in 0..op.reads.len() + op.writes.len() {
+            let write = k >= op.reads.len();
+            let access = if write { op.writes[k - op.reads.len()] } else { op.reads[k] };
+            if access.bytes == 0 || (first && !write && plan.spec(access.buffer).kind == BufferKind::Kv) {
+                continue;
+            }
+            let error = step_with(&mut m, |p| {
+                let list = if write { &mut p.ops[i].writes } else { &mut p.ops[i].reads };
+                list.retain(|a| *a != access);
+                p.derive_levels();
+            })
+            .expect_err(&format!("{}, access {k}", op.label));
+            // Either the op itself is stopped, or, where its level moved up, it read what was not there yet.
+            assert!(matches!(error, GpuError::Hazard { .. }), "{}: {error}", op.label);
+            caught += 1;
+        }
+    }
+    println!("{caught} missing declarations caught");
+    assert!(caught > 60);
+    assert_eq!(step_with(&mut m, |_| {}).unwrap(), good);
+}
+
+/// Two neighbouring levels made one, everywhere: the barrier between them was needed.
+#[test]
+fn a_missing_barrier_between_levels_is_caught() {
+    let Some((mut m, _)) = model(tiny(), 0) else { return };
+    let sequence = m.new_sequence(20).unwrap();
+    let (_, plan) = step_plan(&m, 0);
+    m.free_sequence(sequence);
+    for level in 0..plan.levels.len() - 1 {
+        let error = step_with(&mut m, |p| {
+            let next = p.levels.remove(level + 1);
+            p.levels[level].extend(next);
+        })
+        .expect_err(&format!("levels {level} and {}", level + 1));
+        assert!(matches!(error, GpuError::Hazard { .. }), "{error}");
+    }
+}
+
+/// An op left out leaves NaN where it should have written.
+#[test]
+fn unwritten_scratch_is_caught() {
+    let Some((mut m, _)) = model(tiny(), 5) else { return };
+    let sequence = m.new_sequence(20).unwrap();
+    let (_, plan) = step_plan(&m, 0);
+    m.free_sequence(sequence);
+    for label in
+        ["embed", "layers.0.gdn.in", "layers.0.gdn.step", "layers.0.router", "layers.3.attention.split"]
+    {
+        let error = step_with(&mut m, |p| {
+            p.ops.retain(|o| o.label != label);
+            p.derive_levels();
+        })
+        .unwrap_err();
+        assert!(error.to_string().contains("before anything wrote them"), "{label}: {error}");
+    }
+    assert!(plan.ops.iter().any(|o| o.label == "layers.3.attention.split"));
+    // A device that does not watch has the NaN all the same, and the logits show it.
+    let device = SoftDevice::new(SoftOptions { checked: false, seed: 1 }).unwrap();
+    let mut m = GpuModel::new(tiny(), Box::new(device), GpuOptions::default()).unwrap();
+    let error = step_with(&mut m, |p| {
+        p.ops.retain(|o| o.label != "layers.0.gdn.step");
+        p.derive_levels();
+    })
+    .unwrap_err();
+    assert!(matches!(error, GpuError::NonFinite { position: 0 }), "{error}");
+}
+
+/// Sizes that are wrong let a kernel leave its arguments.
+#[test]
+fn an_out_of_range_access_is_caught() {
+    let Some((mut m, _)) = model(tiny(), 2) else { return };
+    let set = |p: &mut Plan, label: &str, field: &str, value: Scalar| {
+        let op = p.ops.iter_mut().find(|o| o.label == label).unwrap();
+        for arg in &mut op.args {
+            if let ArgValue::Inline(fields) = &mut arg.value {
+                fields.iter_mut().find(|f| f.0 == field).unwrap().1 = value;
+            }
+        }
+    };
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut Plan));
+    let cases: [Case<'_>; 5] = [
+        ("embed", &|p| set(p, "embed", "cols", Scalar::U32(4096))),
+        ("layers.0.gdn.step", &|p| set(p, "layers.0.gdn.step", "value_heads", Scalar::U32(64))),
+        ("layers.3.attention.split", &|p| {
+            set(p, "layers.3.attention.split", "capacity", Scalar::U32(1 << 14));
+            // With another slot than the first, the capacity matters.
+            set(p, "layers.3.attention.split", "kv_heads", Scalar::U32(64));
+        }),
+        ("layers.0.experts.down", &|p| set(p, "layers.0.experts.down", "hidden", Scalar::U32(1 << 12))),
+        ("lm_head", &|p| {
+            let op = p.ops.iter_mut().find(|o| o.label == "lm_head").unwrap();
+            // The last rows' codes are cut off.
+            for arg in &mut op.args {
+                if let ArgValue::Buffer { view, .. } = &mut arg.value
+                    && arg.name == "w0"
+                {
+                    view.len -= 64;
+                }
+            }
+            op.reads.iter_mut().filter(|a| a.end == 65_536).for_each(|a| a.end -= 64);
+        }),
+    ];
+    for (label, change) in cases {
+        let Err(error) = step_with(&mut m, change) else { panic!("{label} is not caught") };
+        assert!(matches!(error, GpuError::Fault { .. } | GpuError::Hazard { .. }), "{label}: {error}");
+        assert!(error.to_string().contains(label), "{label}: {error}");
+    }
+}
+
+/// Values that are not finite stop the request and lose the sequence, whatever was asked for.
+#[test]
+fn values_that_are_not_finite_are_reported() {
+    let mut w = (*tiny()).clone();
+    w.layers[1].input_norm[7] = f32::INFINITY;
+    let Some((mut m, _)) = model(Arc::new(w), 1) else { return };
+    let mut out = Vec::new();
+    for wanted in [LogitsWanted::None, LogitsWanted::Last, LogitsWanted::All] {
+        let s = m.new_sequence(10).unwrap();
+        let error = m.prefill(s, &[5, 6], wanted, &mut out).unwrap_err();
+        assert!(matches!(error, GpuError::NonFinite { .. }), "{error}");
+        assert!(matches!(m.prefill(s, &[5], wanted, &mut out), Err(GpuError::Poisoned)));
+        assert!(matches!(m.snapshot(s), Err(GpuError::Poisoned)));
+        m.free_sequence(s);
+    }
+}

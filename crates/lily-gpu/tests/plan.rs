@@ -1,0 +1,180 @@
+//! Plans as data: counters of the 35B model, agreement with the kernels' manifest, and seeded faults that must not get
+//! past the start. Nothing here needs a compiler or a GPU.
+
+use std::path::Path;
+
+use lily_gpu::{
+    GpuError, kernels,
+    plan::{
+        ArgValue, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, Scalar, bind, decode_plan,
+        routes::attention_splits,
+    },
+};
+use lily_model::{Checkpoint, ModelConfig, Quantization};
+
+fn shapes() -> Vec<(&'static str, ModelShape)> {
+    let open = |dir: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(dir);
+        let c = Checkpoint::open(&path).unwrap();
+        ModelShape::from_quantization(c.config(), c.quantization())
+    };
+    let large = ModelShape::from_quantization(&ModelConfig::qwen3_6_35b_a3b(40), &Quantization::mlx_4bit(40));
+    vec![
+        ("35B", large),
+        ("tiny", open("crates/lily-model/tests/fixtures/tiny")),
+        ("lily-mini", open("models/lily-mini")),
+    ]
+}
+
+fn step(tokens: usize, context: usize, ids: Ids, head: Head) -> DecodeShape {
+    DecodeShape { tokens, slots: 4, capacity: context, splits: attention_splits(context), context, ids, head }
+}
+
+/// The bars: at most 260 dispatches and 260 levels a token, at most 1.03 of the bytes that must move.
+#[test]
+fn counters_of_the_35b_model() {
+    let config = ModelConfig::qwen3_6_35b_a3b(40);
+    let quantization = Quantization::mlx_4bit(40);
+    let model = ModelShape::from_quantization(&config, &quantization);
+    for context in [128, 4096, 32_768, 262_144] {
+        let plan = decode_plan(&model, &DecodeShape::single(context, config.vocab_size));
+        let c = Counters::of(&plan);
+        let floor = Floor::decode(&config, &quantization, context);
+        let share = c.bytes() as f64 / floor.bytes() as f64;
+        println!("context {context}: {share:.4} of the floor\n{c}");
+        assert!(c.dispatches <= 260 && c.levels <= 260, "{} {}", c.dispatches, c.levels);
+        assert!(share <= 1.03, "context {context}: {share}");
+        // Nothing that must move is left out of the count. Vectors in f32 count more than the floor's BF16, and the
+        // convolution's ring writes one input where the floor's tail writes three.
+        assert!(c.weights.read >= floor.weights && c.kv.total() >= floor.kv, "{c}");
+        assert!(c.state.total() as f64 > 0.95 * floor.state as f64, "{c}");
+        assert_eq!(c.weights.written, 0);
+    }
+}
+
+#[test]
+fn plans_fit_the_kernels() {
+    let manifest = kernels::manifest().unwrap_or_else(|e| panic!("{e}"));
+    for (name, model) in shapes() {
+        for tokens in [1, 3, 32] {
+            for context in [1, 64, 65, 4096, 100_000] {
+                for (ids, head) in [
+                    (Ids::Input, Head::None),
+                    (Ids::Input, Head::Logits),
+                    (Ids::Slot(0), Head::Greedy { slot: 1, valid: model.config.vocab_size - 7 }),
+                    (Ids::Slot(1), Head::Greedy { slot: 0, valid: 1 }),
+                ] {
+                    let plan = decode_plan(&model, &step(tokens, context, ids, head));
+                    let ops = bind(&plan, manifest).unwrap_or_else(|e| panic!("{name}, {}: {e}", plan.name));
+                    assert_eq!(ops.len(), plan.ops.len());
+                    no_conflict_inside_a_level(&plan);
+                }
+            }
+        }
+    }
+}
+
+/// No two ops of a level touch the same byte when one writes it, and every op is in one level.
+fn no_conflict_inside_a_level(plan: &Plan) {
+    let mut seen = vec![0; plan.ops.len()];
+    for level in &plan.levels {
+        for (n, &i) in level.iter().enumerate() {
+            seen[i] += 1;
+            for &j in &level[n + 1..] {
+                let (a, b) = (&plan.ops[i], &plan.ops[j]);
+                let hits = |x: &[lily_gpu::plan::Access], y: &[lily_gpu::plan::Access]| {
+                    x.iter().any(|x| y.iter().any(|y| x.overlaps(y)))
+                };
+                let conflict =
+                    hits(&a.writes, &b.writes) || hits(&a.writes, &b.reads) || hits(&a.reads, &b.writes);
+                assert!(!conflict, "{} and {}", a.label, b.label);
+            }
+        }
+    }
+    assert!(seen.iter().all(|&n| n == 1));
+}
+
+fn tiny_plan() -> Plan {
+    let model = &shapes()[1].1;
+    decode_plan(model, &step(1, 64, Ids::Slot(0), Head::Greedy { slot: 1, valid: 1024 }))
+}
+
+/// Every op's arguments, exchanged with their neighbours, dropped, doubled, with the other constness, and with another
+/// element type: each is an error before anything runs.
+#[test]
+fn wrong_arguments_are_refused() {
+    let manifest = kernels::manifest().unwrap();
+    let plan = tiny_plan();
+    let refused = |change: &dyn Fn(&mut Plan), what: String| {
+        let mut p = plan.clone();
+        change(&mut p);
+        assert!(bind(&p, manifest).is_err(), "{what}");
+    };
+    let mut tried = 0;
+    for i in 0..plan.ops.len() {
+        let op = &plan.ops[i];
+        for k in 0..op.args.len() {
+            let what = format!("{}, argument {}", op.label, op.args[k].name);
+            if k + 1 < op.args.len() {
+                refused(&|p| p.ops[i].args.swap(k, k + 1), format!("{what} exchanged"));
+            }
+            refused(&|p| drop(p.ops[i].args.remove(k)), format!("{what} dropped"));
+            refused(&|p| p.ops[i].args.insert(k, op.args[k].clone()), format!("{what} doubled"));
+            refused(&|p| p.ops[i].args[k].element = "half3", format!("{what} of another type"));
+            if let ArgValue::Buffer { .. } = op.args[k].value {
+                refused(
+                    &|p| {
+                        if let ArgValue::Buffer { writes, .. } = &mut p.ops[i].args[k].value {
+                            *writes = !*writes;
+                        }
+                    },
+                    format!("{what} with the other constness"),
+                );
+            }
+            tried += 5;
+        }
+        refused(&|p| p.ops[i].kernel.push('x'), format!("{}: no such kernel", op.label));
+        refused(&|p| p.ops[i].threadgroup.push(16), format!("{}: threadgroup memory", op.label));
+        refused(&|p| p.ops[i].grid[1] = 0, format!("{}: an empty grid", op.label));
+    }
+    println!("{tried} wrong arguments refused");
+}
+
+#[test]
+fn wrong_structures_and_ranges_are_refused() {
+    let manifest = kernels::manifest().unwrap();
+    let plan = tiny_plan();
+    for i in 0..plan.ops.len() {
+        let fields = |change: &dyn Fn(&mut Vec<(&'static str, Scalar)>)| {
+            let mut p = plan.clone();
+            for arg in &mut p.ops[i].args {
+                if let ArgValue::Inline(f) = &mut arg.value {
+                    change(f);
+                }
+            }
+            bind(&p, manifest)
+        };
+        let label = &plan.ops[i].label;
+        let message = |r: Result<_, GpuError>| -> String {
+            let r: Result<Vec<lily_gpu::plan::BoundOp>, GpuError> = r;
+            r.expect_err(label).to_string()
+        };
+        assert!(message(fields(&|f| f.truncate(f.len() - 1))).contains("is not set"));
+        assert!(message(fields(&|f| f[0].0 = "colour")).contains("no field colour"));
+        assert!(message(fields(&|f| f.push(f[0]))).contains("set twice"));
+        assert!(message(fields(&|f| f[0].1 = Scalar::F32(1.0))).contains("not float"));
+    }
+    // A declared range that no argument covers, a view behind its buffer's end, a misaligned one.
+    let mut p = plan.clone();
+    let foreign = p.ops[5].writes[0];
+    p.ops[0].writes.push(foreign);
+    assert!(bind(&p, manifest).unwrap_err().to_string().contains("no argument"), "{}", p.ops[0].label);
+    let mut p = plan.clone();
+    let ArgValue::Buffer { view, .. } = &mut p.ops[1].args[0].value else { panic!() };
+    view.len += 4;
+    assert!(bind(&p, manifest).is_err());
+    let mut p = plan;
+    let ArgValue::Buffer { view, .. } = &mut p.ops[1].args[0].value else { panic!() };
+    (view.offset, view.len) = (4, view.len - 4);
+    assert!(bind(&p, manifest).unwrap_err().to_string().contains("multiple of 16"));
+}
