@@ -33,7 +33,7 @@ pub enum GpuError {
         /// Label of the op.
         op: String,
         /// What does not fit.
-        source: BindError,
+        source: Box<BindError>,
     },
     /// A plan that cannot be right.
     #[error("op {op} ({kernel}): {problem}")]
@@ -63,7 +63,7 @@ pub enum GpuError {
         /// Label of the op.
         op: String,
         /// What the soft device found.
-        source: lily_msl::soft::SoftError,
+        source: Box<lily_msl::soft::SoftError>,
     },
     /// The device failed.
     #[error("{device}: {problem}")]

@@ -6,8 +6,8 @@ use std::path::Path;
 use lily_gpu::{
     GpuError, kernels,
     plan::{
-        ArgValue, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, Scalar, bind, decode_plan,
-        routes::attention_splits,
+        ArgValue, BoundOp, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, Scalar, bind,
+        decode_plan, routes::attention_splits,
     },
 };
 use lily_model::{Checkpoint, ModelConfig, Quantization};
@@ -94,6 +94,8 @@ fn no_conflict_inside_a_level(plan: &Plan) {
     assert!(seen.iter().all(|&n| n == 1));
 }
 
+type Fields = Vec<(&'static str, Scalar)>;
+
 fn tiny_plan() -> Plan {
     let model = &shapes()[1].1;
     decode_plan(model, &step(1, 64, Ids::Slot(0), Head::Greedy { slot: 1, valid: 1024 }))
@@ -145,7 +147,7 @@ fn wrong_structures_and_ranges_are_refused() {
     let manifest = kernels::manifest().unwrap();
     let plan = tiny_plan();
     for i in 0..plan.ops.len() {
-        let fields = |change: &dyn Fn(&mut Vec<(&'static str, Scalar)>)| {
+        let fields = |change: &dyn Fn(&mut Fields)| {
             let mut p = plan.clone();
             for arg in &mut p.ops[i].args {
                 if let ArgValue::Inline(f) = &mut arg.value {
@@ -155,10 +157,7 @@ fn wrong_structures_and_ranges_are_refused() {
             bind(&p, manifest)
         };
         let label = &plan.ops[i].label;
-        let message = |r: Result<_, GpuError>| -> String {
-            let r: Result<Vec<lily_gpu::plan::BoundOp>, GpuError> = r;
-            r.expect_err(label).to_string()
-        };
+        let message = |r: Result<Vec<BoundOp>, GpuError>| -> String { r.expect_err(label).to_string() };
         assert!(message(fields(&|f| f.truncate(f.len() - 1))).contains("is not set"));
         assert!(message(fields(&|f| f[0].0 = "colour")).contains("no field colour"));
         assert!(message(fields(&|f| f.push(f[0]))).contains("set twice"));

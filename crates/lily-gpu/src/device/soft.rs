@@ -244,7 +244,7 @@ impl SoftDevice {
         // library a kernel is stopped before it leaves its arguments; an unchecked one runs only kernels that the
         // checked one has run in tests.
         unsafe { self.library.dispatch_raw(&dispatch) }
-            .map_err(|source| GpuError::Fault { op: op.label.clone(), source })
+            .map_err(|e| GpuError::Fault { op: op.label.clone(), source: Box::new(e) })
     }
 }
 

@@ -48,7 +48,7 @@ pub fn bind(plan: &Plan, manifest: &Manifest) -> Result<Vec<BoundOp>> {
 }
 
 fn bind_op(plan: &Plan, index: usize, op: &Op, manifest: &Manifest) -> Result<BoundOp> {
-    let bad = |source| GpuError::Bind { op: op.label.clone(), source };
+    let bad = |e| GpuError::Bind { op: op.label.clone(), source: Box::new(e) };
     let kernel = manifest.kernel(&op.kernel).map_err(bad)?;
     let bindings: Vec<Binding<'_>> = op
         .args
