@@ -115,34 +115,47 @@ impl KvCache {
         kv_heads * (positions.next_multiple_of(LANES) + positions) * head_dim * 2
     }
 
-    /// Appends the first `positions` to `out`: per block and KV head, keys (whole groups of 16), then values.
+    /// Appends the first `positions` to `out`, block after block.
     pub(crate) fn write(&self, positions: usize, out: &mut Vec<u8>) {
-        for (i, block) in self.blocks.iter().enumerate() {
-            let n = positions.saturating_sub(i * POSITIONS).min(POSITIONS);
-            for h in 0..self.kv_heads {
-                let at = h * POSITIONS * self.head_dim;
-                let keys = n.next_multiple_of(LANES) * self.head_dim;
-                out.extend_from_slice(bytemuck::cast_slice(&block.k[at..at + keys]));
-                out.extend_from_slice(bytemuck::cast_slice(&block.v[at..at + n * self.head_dim]));
-            }
+        for i in 0..positions.div_ceil(POSITIONS) {
+            self.write_block(i, positions.saturating_sub(i * POSITIONS).min(POSITIONS), out);
+        }
+    }
+
+    /// Appends the first `n` positions of a block to `out`: per KV head, keys (whole groups of 16), then values.
+    pub(crate) fn write_block(&self, block: usize, n: usize, out: &mut Vec<u8>) {
+        let block = &self.blocks[block];
+        for h in 0..self.kv_heads {
+            let at = h * POSITIONS * self.head_dim;
+            let keys = n.next_multiple_of(LANES) * self.head_dim;
+            out.extend_from_slice(bytemuck::cast_slice(&block.k[at..at + keys]));
+            out.extend_from_slice(bytemuck::cast_slice(&block.v[at..at + n * self.head_dim]));
         }
     }
 
     /// Reads what [`KvCache::write`] wrote; `bytes` has exactly the right length and the cache has room.
     pub(crate) fn read(&mut self, positions: usize, mut bytes: &[u8]) {
+        for i in 0..positions.div_ceil(POSITIONS) {
+            let n = positions.saturating_sub(i * POSITIONS).min(POSITIONS);
+            let (block, rest) = bytes.split_at(Self::snapshot_len(self.kv_heads, self.head_dim, n));
+            self.read_block(i, n, block);
+            bytes = rest;
+        }
+    }
+
+    /// Reads what [`KvCache::write_block`] wrote; `bytes` has exactly the right length.
+    pub(crate) fn read_block(&mut self, block: usize, n: usize, mut bytes: &[u8]) {
         let mut take = |to: &mut [u16]| {
             let (head, tail) = bytes.split_at(to.len() * 2);
             bytemuck::cast_slice_mut::<u16, u8>(to).copy_from_slice(head);
             bytes = tail;
         };
-        for (i, block) in self.blocks.iter_mut().enumerate() {
-            let n = positions.saturating_sub(i * POSITIONS).min(POSITIONS);
-            for h in 0..self.kv_heads {
-                let at = h * POSITIONS * self.head_dim;
-                let keys = n.next_multiple_of(LANES) * self.head_dim;
-                take(&mut block.k[at..at + keys]);
-                take(&mut block.v[at..at + n * self.head_dim]);
-            }
+        let block = &mut self.blocks[block];
+        for h in 0..self.kv_heads {
+            let at = h * POSITIONS * self.head_dim;
+            let keys = n.next_multiple_of(LANES) * self.head_dim;
+            take(&mut block.k[at..at + keys]);
+            take(&mut block.v[at..at + n * self.head_dim]);
         }
     }
 }

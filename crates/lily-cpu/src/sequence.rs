@@ -12,7 +12,7 @@ use crate::{
 
 /// Marks a snapshot of this backend; the last two bytes are the layout's version.
 const MAGIC: &[u8; 8] = b"LILYCP01";
-const HEADER: usize = 24;
+pub(crate) const HEADER: usize = 24;
 /// Taps of the convolution; the state keeps as many rows, of which the oldest is overwritten.
 pub(crate) const TAPS: usize = 4;
 
@@ -21,7 +21,7 @@ pub(crate) const TAPS: usize = 4;
 /// Made by [`crate::CpuModel::new_sequence`]; only usable with that model (or another of the same weights).
 #[derive(Debug)]
 pub struct Sequence {
-    config: Arc<ModelConfig>,
+    pub(crate) config: Arc<ModelConfig>,
     pub(crate) capacity: usize,
     pub(crate) position: usize,
     pub(crate) fingerprint: u64,
@@ -131,7 +131,7 @@ impl Sequence {
         self.grow(self.position + n)
     }
 
-    fn grow(&mut self, positions: usize) -> Result<()> {
+    pub(crate) fn grow(&mut self, positions: usize) -> Result<()> {
         for layer in &mut self.layers {
             if let LayerState::Attention(kv) = layer {
                 kv.grow(positions)?;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Golden, argmax, max_diff, model, prefill, tiny};
-use lily_cpu::{CpuError, CpuModel, Isa, LogitsWanted, Sequence};
+use lily_cpu::{CpuError, CpuModel, Isa, LogitsWanted, PAGE, Sequence};
 
 /// The bar for a CPU backend on this checkpoint, whose logits have standard deviation 3.
 const BAR: f32 = 0.05;
@@ -203,6 +203,52 @@ fn snapshots_restore_exactly() {
         prefill(&mut m, &mut used, &tokens[..123], 512);
         used.restore(&saved).unwrap();
         assert!(greedy(&mut m, &mut used, 11, 20) == want);
+    }
+}
+
+/// State and pages, of which the whole ones come from another sequence with the same beginning.
+#[test]
+fn pages_restore_exactly() {
+    let weights = tiny();
+    let tokens: Vec<u32> = (0..600).map(|i| (i * 31 + 7) % 1000).collect();
+    let mut m = model(&weights, 2, Isa::available()[0]);
+    let mut long = m.new_sequence(700).unwrap();
+    prefill(&mut m, &mut long, &tokens, 512);
+    for n in [0, 1, 16, 250, 256, 257, 512, 600] {
+        let mut seq = m.new_sequence(700).unwrap();
+        if n > 0 {
+            prefill(&mut m, &mut seq, &tokens[..n], 512);
+        }
+        let state = seq.snapshot_state().unwrap();
+        let pages: Vec<Vec<u8>> = (0..n.div_ceil(PAGE))
+            .map(|i| if (i + 1) * PAGE <= n { long.read_page(i) } else { seq.read_page(i) }.unwrap())
+            .collect();
+        let pages: Vec<&[u8]> = pages.iter().map(|p| &p[..]).collect();
+        assert!(seq.read_page(n.div_ceil(PAGE)).unwrap().is_empty());
+        let want = greedy(&mut m, &mut seq, 11, 20);
+        let mut fresh = m.new_sequence(700).unwrap();
+        fresh.restore_pages(&state, &pages).unwrap();
+        assert_eq!(fresh.position(), n);
+        assert!(greedy(&mut m, &mut fresh, 11, 20) == want, "{n}");
+        // Into one that has seen more.
+        let mut used = m.new_sequence(700).unwrap();
+        prefill(&mut m, &mut used, &tokens[100..], 512);
+        used.restore_pages(&state, &pages).unwrap();
+        assert!(greedy(&mut m, &mut used, 11, 20) == want, "{n}");
+
+        // What does not fit is refused and changes nothing.
+        let before = fresh.snapshot().unwrap();
+        let mut other = state.clone();
+        other[9] ^= 1;
+        assert!(matches!(fresh.restore_pages(&other, &pages), Err(CpuError::BadSnapshot { .. })));
+        assert!(matches!(fresh.restore_pages(&state[1..], &pages), Err(CpuError::BadSnapshot { .. })));
+        if n > 0 {
+            assert!(matches!(fresh.restore_pages(&state, &pages[1..]), Err(CpuError::BadSnapshot { .. })));
+            let mut short = pages.clone();
+            short[0] = &short[0][1..];
+            assert!(matches!(fresh.restore_pages(&state, &short), Err(CpuError::BadSnapshot { .. })));
+        }
+        assert!(fresh.snapshot().unwrap() == before);
     }
 }
 

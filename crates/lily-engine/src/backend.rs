@@ -38,6 +38,9 @@ pub struct Snapshot {
     pub data: Vec<u8>,
 }
 
+/// Positions of a KV page, see [`Backend::read_page`].
+pub const PAGE: usize = lily_cpu::PAGE;
+
 /// Bytes in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryFigures {
@@ -160,6 +163,35 @@ pub trait Backend: Send {
 
     /// Replaces the sequence's state by the snapshot's.
     fn restore(&mut self, sequence: SequenceId, snapshot: &Snapshot) -> Result<(), BackendError>;
+
+    /// Names the weights and the layout of snapshots: what one backend wrote can be restored by any other of the same
+    /// identity, also in a later process. `None`: snapshots are of no use beyond this process.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
+    /// The sequence's state without what [`read_page`](Backend::read_page) gives. A backend whose KV cannot be had in
+    /// pages gives its whole [`snapshot`](Backend::snapshot).
+    fn snapshot_state(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
+        self.snapshot(sequence)
+    }
+
+    /// KV of the positions `page * PAGE` up to `(page + 1) * PAGE` or the sequence's position. The whole pages of two
+    /// sequences that began with the same tokens are interchangeable. Empty where snapshots are whole.
+    fn read_page(&mut self, _sequence: SequenceId, _page: usize) -> Result<Vec<u8>, BackendError> {
+        Ok(Vec::new())
+    }
+
+    /// Replaces the sequence's state by what [`snapshot_state`](Backend::snapshot_state) gave, with all
+    /// `position.div_ceil(PAGE)` pages.
+    fn restore_pages(
+        &mut self,
+        sequence: SequenceId,
+        state: &Snapshot,
+        _pages: &[&[u8]],
+    ) -> Result<(), BackendError> {
+        self.restore(sequence, state)
+    }
 
     /// Bytes in use.
     fn memory(&self) -> MemoryFigures;

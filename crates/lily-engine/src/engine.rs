@@ -1,18 +1,18 @@
 //! The engine thread: a queue of requests in front of one backend.
 //!
-//! Callers hold an [`Engine`] handle and submit requests from any thread; one thread owns the backend, runs one
-//! generation at a time in steps of at most one prefill chunk or one token, and looks at cancel flags, deadlines and
-//! the queue between steps. Requests run in the order they came.
+//! Callers hold an [`Engine`] handle and submit requests from any thread; one thread owns the backend and computes for
+//! several generations at once, in rounds of one token for each and at most one chunk of a prompt, and looks at cancel
+//! flags, deadlines and the queue between them. Requests begin in the order they came.
 
 mod generation;
 mod queue;
-mod worker;
+mod scheduler;
 
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use lily_model::ModelConfig;
@@ -23,6 +23,8 @@ use self::{
 };
 use crate::{
     backend::{Backend, MemoryFigures},
+    cache::{CacheOptions, DiskError, PrefixCache},
+    figures::EngineFigures,
     request::{CancelFlag, EngineError, Event, GenerateRequest},
     validate::{self, Limits},
 };
@@ -35,8 +37,12 @@ pub struct EngineOptions {
     /// Most requests that may wait; one more is refused with [`EngineError::QueueFull`]. A request that can run at
     /// once does not wait.
     pub queue_limit: usize,
-    /// Prompt tokens computed between two looks at the cancel flag.
+    /// Most requests that run at once. Each takes a sequence's memory, and all are decoded together.
+    pub max_running: usize,
+    /// Most prompt tokens computed at a time.
     pub prefill_chunk: usize,
+    /// How long running answers may wait for a chunk of another prompt. Chunks are made as short as that takes.
+    pub slice: Duration,
     /// Ids at or above this are unused rows of `lm_head` and are never sampled (248,077 for Qwen3.6-35B-A3B, the
     /// checkpoint's `valid_vocab()`). `None`: every row may be sampled.
     pub valid_vocab: Option<usize>,
@@ -44,7 +50,14 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { context_limit: 32_768, queue_limit: 64, prefill_chunk: 512, valid_vocab: None }
+        Self {
+            context_limit: 32_768,
+            queue_limit: 64,
+            max_running: 8,
+            prefill_chunk: 512,
+            slice: Duration::from_millis(100),
+            valid_vocab: None,
+        }
     }
 }
 
@@ -61,6 +74,8 @@ impl EngineOptions {
             self.context_limit = config.max_position_embeddings;
         }
         self.prefill_chunk = self.prefill_chunk.clamp(1, max_chunk.max(1));
+        // A backend decodes at most as many sequences as it prefills tokens.
+        self.max_running = self.max_running.clamp(1, max_chunk.max(1));
         self.valid_vocab = self.valid_vocab.map(|v| v.clamp(1, config.vocab_size.max(1)));
         self
     }
@@ -83,9 +98,37 @@ struct Inner {
 }
 
 impl Engine {
-    /// Starts the thread that owns `backend`. Options beyond what model and backend can do are lowered;
-    /// [`Engine::options`] tells.
+    /// Starts the thread that owns `backend`, with a prefix cache in memory. Options beyond what model and backend can do
+    /// are lowered; [`Engine::options`] tells.
     pub fn start(backend: Box<dyn Backend>, options: EngineOptions) -> Self {
+        let cache = CacheOptions { dir: None, ..CacheOptions::default() };
+        Self::launch(backend, options, |backend, _| {
+            PrefixCache::open(&cache, backend, || {}).unwrap_or_else(|_| PrefixCache::disabled())
+        })
+    }
+
+    /// [`start`](Engine::start) with a prefix cache of these options. Fails when its directory cannot be used.
+    pub fn start_with_cache(
+        backend: Box<dyn Backend>,
+        options: EngineOptions,
+        cache: &CacheOptions,
+    ) -> Result<Self, DiskError> {
+        let mut failed = None;
+        let engine = Self::launch(backend, options, |backend, queue| {
+            let opened = PrefixCache::open(cache, backend, move || queue.wake());
+            opened.unwrap_or_else(|error| {
+                failed = Some(error);
+                PrefixCache::disabled()
+            })
+        });
+        failed.map_or(Ok(engine), Err)
+    }
+
+    fn launch(
+        backend: Box<dyn Backend>,
+        options: EngineOptions,
+        open: impl FnOnce(&dyn Backend, Arc<Queue>) -> PrefixCache,
+    ) -> Self {
         let config = backend.config().clone();
         let options = options.effective(&config, backend.max_chunk());
         let limits = Limits {
@@ -97,13 +140,15 @@ impl Engine {
             context_limit: limits.context,
             prefill_chunk: options.prefill_chunk,
             valid_vocab: limits.valid_vocab,
+            slice: options.slice,
         };
-        let queue = Arc::new(Queue::new(options.queue_limit));
+        let queue = Arc::new(Queue::new(options.queue_limit, options.max_running));
+        let cache = open(backend.as_ref(), queue.clone());
         queue.set_memory(backend.memory());
         let name = backend.name();
         let spawned = thread::Builder::new().name("lily-engine".into()).spawn({
             let queue = queue.clone();
-            move || worker::run(queue, backend, setting)
+            move || scheduler::run(queue, backend, cache, setting)
         });
         let thread = spawned
             .inspect_err(|error| {
@@ -141,6 +186,11 @@ impl Engine {
     /// The backend's bytes in use, as of the end of the last generation.
     pub fn memory(&self) -> MemoryFigures {
         self.inner.queue.memory()
+    }
+
+    /// What the engine did since it started, as of the end of the last generation.
+    pub fn figures(&self) -> EngineFigures {
+        self.inner.queue.figures()
     }
 
     /// Whether the engine thread takes requests. It stops when its backend is past use.

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::backend::BackendError;
+use crate::{
+    backend::BackendError,
+    cache::{CacheOutcome, Mark},
+};
 
 /// How the next token is chosen. `temperature == 0` is greedy.
 ///
@@ -68,6 +71,9 @@ pub struct GenerateRequest {
     pub logprobs: Option<usize>,
     /// Give up after this moment.
     pub deadline: Option<Instant>,
+    /// Places in the prompt where later prompts are likely to part from it; in any order. Empty: a little before its
+    /// end.
+    pub marks: Vec<Mark>,
 }
 
 /// Stops a generation from any thread, at any stage.
@@ -118,6 +124,8 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// Prompt tokens whose state was reused rather than computed.
     pub cached_tokens: usize,
+    /// How the prompt's state was had.
+    pub cache: CacheOutcome,
     /// Tokens generated (a stop token counts).
     pub completion_tokens: usize,
     /// Waiting for the engine.

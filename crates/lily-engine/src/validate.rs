@@ -94,6 +94,7 @@ mod tests {
             stop_tokens: vec![4_000_000_000],
             logprobs: None,
             deadline: None,
+            marks: Vec::new(),
         }
     }
 

@@ -13,9 +13,10 @@ use std::{
 use common::{ask, generate, submit};
 use lily_cpu::CpuOptions;
 use lily_engine::{
-    Backend, BackendError, CpuBackend, Engine, EngineOptions, FinishReason, GenerateRequest, Logits,
-    ReferenceBackend, SamplingParams, SequenceId, Snapshot, evaluate,
-    timeline::{Sync, Timelines},
+    Backend, BackendError, CacheOptions, CheckpointKind, CpuBackend, Engine, EngineOptions, FinishReason,
+    GenerateRequest, Logits, ReferenceBackend, SamplingParams, SequenceId, Snapshot,
+    cache::{Found, PrefixCache},
+    evaluate,
 };
 use lily_model::{Checkpoint, ModelWeights};
 
@@ -82,7 +83,8 @@ fn golden_ids_through_the_engine(subject: &Subject) {
             assert_eq!((reason, stats.completion_tokens), (FinishReason::Length, 32));
         }
         let memory = engine.memory();
-        assert!(memory.weights > 0 && memory.kv > 0 && memory.state > 0, "{memory:?}");
+        assert!(memory.weights > 0 && memory.kv == 0 && memory.state == 0, "nothing runs: {memory:?}");
+        assert!(engine.figures().cache.ram_bytes > 0);
     }
 }
 
@@ -109,21 +111,20 @@ fn conversations(subject: &Subject) {
     let mut history = goldens().remove(1).prompt;
     let (first, mut seen) = (history.len(), 0);
     for turn in 0..5 {
-        // The fourth turn rewrites the last answer: its prompt is restored from the first turn's checkpoint (the others
-        // added too few tokens to make one).
+        // The fourth turn rewrites the first answer: what is left is the first turn's checkpoint before its end.
         if turn == 3 {
-            let at = history.len() - 5;
+            let at = first + 2;
             history[at] = (history[at] + 1) % 1000;
             seen = first - 8;
         }
-        let request = GenerateRequest { logprobs: Some(3), ..ask(&history, 6) };
+        let request = GenerateRequest { logprobs: Some(3), ..ask(&history, 20) };
         let hit = generate(&warm, request.clone());
         let cold = Engine::start((subject.make)(), options(64));
         let miss = generate(&cold, request);
         assert_eq!(hit.tokens, miss.tokens, "turn {turn}");
         assert_eq!(hit.end.unwrap().1.cached_tokens, seen, "turn {turn}");
         assert_eq!(miss.end.unwrap().1.cached_tokens, 0);
-        seen = history.len() + 5;
+        seen = history.len() + 19;
         history.extend(hit.tokens);
         history.extend([5 + turn, 17, 400]);
     }
@@ -134,36 +135,74 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// The logits at the end of a prompt from every kind of checkpoint, kept in memory or read from files, against those of
+/// a cold run.
 fn hit_logits_equal_cold_ones(subject: &Subject) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CacheOptions { dir: Some(dir.path().into()), ..Default::default() };
+    let prompt: Vec<u32> = goldens()[1].prompt.iter().cycle().take(700).copied().collect();
+    let cuts = [40, 100, 256, 300, 512, 699];
     let mut backend = (subject.make)();
     let backend = backend.as_mut();
-    let mut timelines = Timelines::new(512);
-    let prompt = &goldens()[1].prompt;
-    let mut compute = |timelines: &mut Timelines, tokens: &[u32], chunk: usize| {
-        let (mut timeline, how) = timelines.sync(backend, tokens).unwrap();
-        let rest: Vec<&[u32]> = tokens[timeline.tokens().len()..].chunks(chunk).collect();
-        for (i, part) in rest.iter().enumerate() {
-            timeline.prefill(backend, part, i + 1 == rest.len()).unwrap();
-        }
-        let logits = timeline.logits().unwrap().to_vec();
-        assert_eq!(timeline.tokens(), tokens);
-        timelines.keep(backend, timeline);
-        (logits, how)
+    let cold = {
+        let id = backend.new_sequence(800).unwrap();
+        let logits = prefill(backend, id, &prompt);
+        backend.free_sequence(id);
+        logits
     };
-    for (cut, chunk) in [(1, 64), (64, 1), (100, 7), (prompt.len() - 1, 64)] {
-        let (_, how) = compute(&mut timelines, &prompt[..cut], 64);
-        assert_ne!(how, Sync::Reused);
-        let (hit, how) = compute(&mut timelines, prompt, chunk);
-        assert_eq!(how, Sync::Reused);
-        let (again, how) = compute(&mut timelines, prompt, chunk);
-        assert_eq!((how, again == hit), (Sync::Reused, true));
-        let mut other = Timelines::new(512);
-        let (cold, how) = compute(&mut other, prompt, 64);
-        assert_eq!(how, Sync::Empty);
-        let worst = largest_difference(&hit, &cold);
-        println!("{cut} tokens cached, then chunks of {chunk}: largest difference {worst:.2e}");
-        assert!(worst <= subject.bar, "{worst}");
+    {
+        let mut cache = PrefixCache::open(&options, backend, || {}).unwrap();
+        for (cut, kind) in cuts.into_iter().zip(CheckpointKind::ALL) {
+            let id = backend.new_sequence(800).unwrap();
+            prefill(backend, id, &prompt[..cut]);
+            assert!(cache.save(backend, id, &prompt[..cut], kind));
+            backend.free_sequence(id);
+        }
+        for (cut, kind) in cuts.into_iter().zip(CheckpointKind::ALL) {
+            check_hit(subject, backend, &mut cache, &prompt, cut, kind, &cold);
+        }
+        cache.close();
     }
+    // Another process.
+    let mut other = (subject.make)();
+    let mut cache = PrefixCache::open(&options, other.as_ref(), || {}).unwrap();
+    assert_eq!(cache.figures().disk_checkpoints, cuts.len() as u64);
+    for (cut, kind) in cuts.into_iter().zip(CheckpointKind::ALL) {
+        check_hit(subject, other.as_mut(), &mut cache, &prompt, cut, kind, &cold);
+    }
+    let figures = cache.figures();
+    assert_eq!((figures.disk_errors, figures.ram_checkpoints), (0, cuts.len() as u64));
+}
+
+/// The checkpoint at `cut` is found by a prompt that parts from the others after it, and leads to the same logits.
+fn check_hit(
+    subject: &Subject,
+    backend: &mut dyn Backend,
+    cache: &mut PrefixCache,
+    prompt: &[u32],
+    cut: usize,
+    kind: CheckpointKind,
+    cold: &[f32],
+) {
+    let mut asked = prompt[..=cut].to_vec();
+    asked[cut] = (asked[cut] + 1) % 1000;
+    let found = loop {
+        match cache.find(&asked) {
+            Found::Ready(id) => break id,
+            Found::Loading => {
+                cache.poll();
+                thread::yield_now();
+            }
+            Found::Nothing(why) => panic!("{cut}: {why:?}"),
+        }
+    };
+    let id = backend.new_sequence(800).unwrap();
+    assert_eq!(cache.restore(backend, id, found).unwrap(), (cut, kind));
+    let hit = prefill(backend, id, &prompt[cut..]);
+    backend.free_sequence(id);
+    let worst = largest_difference(&hit, cold);
+    println!("{kind:?} at {cut}: largest difference {worst:.2e}");
+    assert!(worst <= subject.bar, "{kind:?} at {cut}: {worst}");
 }
 
 fn prefill(backend: &mut dyn Backend, id: SequenceId, tokens: &[u32]) -> Vec<f32> {

@@ -51,7 +51,7 @@ fn nan_fails_one_request_and_names_the_position() {
 fn a_panic_fails_one_request() {
     let (engine, log) = engine(Trouble::Panic);
     generate(&engine, ask(&[9, 9], 2));
-    assert_eq!(log.lock().unwrap().live, 1, "the last timeline is kept");
+    assert_eq!(log.lock().unwrap().live, 0);
     for prompt in [vec![BAD], vec![1, 2, 3, 4, 5, BAD, 7]] {
         let waiting = submit(&engine, ask(&prompt, 6)).unwrap();
         let after = submit(&engine, ask(&[1, 2, 3], 6)).unwrap();
@@ -61,9 +61,45 @@ fn a_panic_fails_one_request() {
             "device failure: backend scripted panicked: scripted panic at token 63"
         );
         assert_eq!(after.finish().tokens, answer(&[1, 2, 3]));
-        assert_eq!(log.lock().unwrap().live, 1, "no sequence leaks");
+        assert_eq!(log.lock().unwrap().live, 0, "no sequence leaks");
     }
     assert!(engine.is_running());
+}
+
+/// One of several that are decoded together makes the call fail: the others go on as if nothing had been.
+#[test]
+fn a_failure_in_a_batch_fails_one_request() {
+    for trouble in [Trouble::Error, Trouble::Panic, Trouble::NaN] {
+        let mut backend = Scripted::slow(VOCAB, 2);
+        backend.trouble = Some((BAD, trouble));
+        let log = backend.log.clone();
+        let options = EngineOptions { prefill_chunk: 4, ..Default::default() };
+        let engine = Engine::start(Box::new(backend), options);
+        // Sixteen answers; some meet the token on their way and some do not.
+        let prompts: Vec<Vec<u32>> = (0..16).map(|i| vec![i, 7, i * 3 % 50]).collect();
+        let running: Vec<_> = prompts.iter().map(|p| submit(&engine, ask(p, 24)).unwrap()).collect();
+        let (mut failed, mut whole) = (0, 0);
+        for (prompt, running) in prompts.iter().zip(running) {
+            let want = expected(prompt, 24, VOCAB);
+            let done = running.finish();
+            // The last token is never appended.
+            match want[..23].iter().position(|t| *t == BAD) {
+                Some(at) => {
+                    assert_eq!(done.tokens, want[..=at], "{trouble:?}");
+                    assert!(matches!(done.end, Err(EngineError::Backend(_))), "{trouble:?}: {:?}", done.end);
+                    failed += 1;
+                }
+                None => {
+                    assert_eq!(done.tokens, want, "{trouble:?}");
+                    whole += 1;
+                }
+            }
+        }
+        println!("{trouble:?}: {failed} failed, {whole} whole");
+        assert!(failed > 1 && whole > 1);
+        assert!(log.lock().unwrap().batches.iter().any(|&n| n > 1));
+        assert_eq!(log.lock().unwrap().live, 0);
+    }
 }
 
 #[test]

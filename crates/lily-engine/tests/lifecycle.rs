@@ -18,7 +18,13 @@ const STEP: Duration = Duration::from_millis(20);
 const SLACK: Duration = Duration::from_millis(200);
 
 fn options() -> EngineOptions {
-    EngineOptions { context_limit: 4096, queue_limit: 8, prefill_chunk: 10, valid_vocab: None }
+    EngineOptions {
+        context_limit: 4096,
+        queue_limit: 8,
+        max_running: 1,
+        prefill_chunk: 10,
+        ..EngineOptions::default()
+    }
 }
 
 fn slow() -> (Engine, Arc<std::sync::Mutex<common::Log>>) {

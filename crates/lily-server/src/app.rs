@@ -32,8 +32,9 @@ impl App {
             models,
             template: engine.template().cloned(),
         };
-        // One runs, the others wait. Bounding requests before their bodies are read bounds memory.
-        let places = engine.engine().options().queue_limit.saturating_add(1).min(Semaphore::MAX_PERMITS);
+        // Some run, the others wait. Bounding requests before their bodies are read bounds memory.
+        let options = engine.engine().options();
+        let places = options.queue_limit.saturating_add(options.max_running).min(Semaphore::MAX_PERMITS);
         Self {
             engine,
             config: Arc::new(config),

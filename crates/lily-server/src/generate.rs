@@ -17,6 +17,7 @@ use lily_text::{
     Tokenizer, prompt_starts_in_reasoning,
 };
 
+use crate::marks;
 use crate::tools::{Span, ToolCall, ToolScanner, ToolSet};
 
 /// A prompt ready for the engine.
@@ -190,8 +191,9 @@ impl TextEngine {
         mut sink: impl FnMut(Update) -> bool + Send + 'static,
     ) -> Result<(), EngineError> {
         let tokenizer = self.text.tokenizer.clone();
-        let mut decoder = Decoder::new(tokenizer, &options, prompt_starts_in_reasoning(&prompt.text));
+        let mut decoder = Decoder::new(tokenizer.clone(), &options, prompt_starts_in_reasoning(&prompt.text));
         let request = GenerateRequest {
+            marks: marks::marks(&tokenizer, &prompt.ids),
             prompt: prompt.ids,
             sampling: options.sampling,
             max_tokens: options.max_tokens,

@@ -14,6 +14,7 @@ mod chat;
 pub mod error;
 pub mod generate;
 mod guard;
+mod marks;
 mod routes;
 pub mod serve;
 pub mod tools;

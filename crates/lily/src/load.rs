@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use lily_engine::{Engine, EngineOptions, SamplingParams};
+use lily_engine::{CacheOptions, Engine, EngineOptions, SamplingParams};
 use lily_model::{
     Checkpoint, ModelConfig,
     config::GenerationDefaults,
@@ -87,8 +87,26 @@ impl Loaded {
     }
 }
 
-/// Loads a checkpoint and starts its engine. `queue` is the most requests that may wait.
-pub fn load(model: Option<PathBuf>, args: &RunArgs, queue: usize) -> Result<Loaded> {
+/// How many requests there may be, and what is kept of them.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// Most requests that wait.
+    pub queue: usize,
+    /// Most requests that run at once.
+    pub parallel: usize,
+    /// The prefix cache.
+    pub cache: CacheOptions,
+}
+
+impl Serving {
+    /// For one person: one request at a time, and what was said before is kept in memory.
+    pub fn one() -> Self {
+        Self { queue: 0, parallel: 1, cache: CacheOptions::default() }
+    }
+}
+
+/// Loads a checkpoint and starts its engine.
+pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result<Loaded> {
     let model = model.as_deref();
     let checkpoint = device::open_checkpoint(model)?;
     let context = context(args.context, checkpoint.config())?;
@@ -97,11 +115,12 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, queue: usize) -> Result<Load
     let backend = device::backend(args.device, weights, args.threads, args.ignore_memory_check)?;
     let options = EngineOptions {
         context_limit: context,
-        queue_limit: queue,
+        queue_limit: serving.queue,
+        max_running: serving.parallel,
         valid_vocab: Some(checkpoint.valid_vocab()),
         ..EngineOptions::default()
     };
-    let engine = Engine::start(backend, options);
+    let engine = Engine::start_with_cache(backend, options, &serving.cache)?;
     let defaults = checkpoint.generation();
     let engine = TextEngine::new(engine, text, sampling(defaults), defaults.eos_token_ids.clone());
     let place = match model.filter(|_| !device::is_embedded(model)) {

@@ -23,7 +23,7 @@ fn turn() -> MutexGuard<'static, ()> {
 #[test]
 fn a_dropped_client_frees_the_engine() {
     let _turn = turn();
-    let server = Server::start(&[]);
+    let server = Server::start(&["--parallel", "1"]);
     let long = json!({"max_tokens": 20_000, "logit_bias": endless()});
 
     // While tokens flow.
@@ -86,7 +86,7 @@ fn a_client_that_does_not_read_does_not_hold_the_engine_up() {
 #[test]
 fn a_full_queue_is_429() {
     let _turn = turn();
-    let server = Server::start(&["--queue", "1"]);
+    let server = Server::start(&["--queue", "1", "--parallel", "1"]);
     let long = json!({"max_tokens": 20_000, "logit_bias": endless()});
     let running = server.stream(long.clone());
     let waiting = abandoned(&server, &long);

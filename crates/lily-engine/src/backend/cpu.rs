@@ -10,6 +10,9 @@ use super::{Backend, BackendError, Interrupt, Logits, MemoryFigures, SequenceId,
 /// Name and layout version of snapshots; `lily-cpu` writes and checks what is inside.
 const FORMAT: &str = "cpu/1";
 
+/// Name and layout version of states without KV, and of pages.
+const PAGED: &str = "cpu-pages/1";
+
 /// [`CpuModel`] as a backend named `cpu`.
 #[derive(Debug)]
 pub struct CpuBackend {
@@ -144,6 +147,44 @@ impl Backend for CpuBackend {
         if inner.position() != snapshot.position {
             let (found, expected) = (inner.position(), snapshot.position);
             return Err(bad(format!("{FORMAT}, position {found}"), format!("{FORMAT}, position {expected}")));
+        }
+        Ok(())
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(format!("{PAGED} {:016x}", self.model.fingerprint()))
+    }
+
+    fn snapshot_state(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
+        let Sequence { inner, capacity } = self.get(sequence)?;
+        let data = inner.snapshot_state().map_err(|e| convert(e, *capacity))?;
+        Ok(Snapshot { position: inner.position(), format: PAGED.into(), data })
+    }
+
+    fn read_page(&mut self, sequence: SequenceId, page: usize) -> Result<Vec<u8>, BackendError> {
+        let Sequence { inner, capacity } = self.get(sequence)?;
+        inner.read_page(page).map_err(|e| convert(e, *capacity))
+    }
+
+    fn restore_pages(
+        &mut self,
+        sequence: SequenceId,
+        state: &Snapshot,
+        pages: &[&[u8]],
+    ) -> Result<(), BackendError> {
+        let Sequence { inner, capacity } =
+            self.sequences.get_mut(&sequence).ok_or(BackendError::UnknownSequence(sequence))?;
+        let bad = |found: String, expected: String| BackendError::BadSnapshot { found, expected };
+        if state.format != PAGED {
+            return Err(bad(state.format.clone(), PAGED.into()));
+        }
+        if state.position > *capacity {
+            return Err(BackendError::Full { position: 0, capacity: *capacity, asked: state.position });
+        }
+        inner.restore_pages(&state.data, pages).map_err(|e| convert(e, *capacity))?;
+        if inner.position() != state.position {
+            let (found, expected) = (inner.position(), state.position);
+            return Err(bad(format!("{PAGED}, position {found}"), format!("{PAGED}, position {expected}")));
         }
         Ok(())
     }

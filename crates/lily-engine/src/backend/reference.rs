@@ -8,11 +8,15 @@ use lily_model::{
     reference::{LayerState, ReferenceModel, ReferenceState},
 };
 
-use super::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
+use super::{Backend, BackendError, Logits, MemoryFigures, PAGE, SequenceId, Snapshot};
 
 /// Name and layout version of snapshots: fingerprint and position as u64, then each layer's f32 values in the order
 /// keys, values (attention) or state, convolution (GDN); all little-endian.
 const FORMAT: &str = "reference/1";
+
+/// Name and layout version of states without KV: the same with the GDN layers' values only. A page holds the keys, then
+/// the values of its positions, of one attention layer after the other.
+const PAGED: &str = "reference-pages/1";
 
 /// Bytes before the layers' values.
 const HEADER: usize = 16;
@@ -149,9 +153,8 @@ impl Backend for ReferenceBackend {
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
         let state = &self.get(sequence)?.state;
         let values: usize = state.layers.iter().flat_map(parts).map(|(_, v)| v.len()).sum();
-        let mut data = Vec::with_capacity(HEADER + 4 * values);
-        data.extend(self.fingerprint.to_le_bytes());
-        data.extend((state.position as u64).to_le_bytes());
+        let mut data = header(self.fingerprint, state.position);
+        data.reserve_exact(4 * values);
         for (_, values) in state.layers.iter().flat_map(parts) {
             data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
         }
@@ -164,6 +167,42 @@ impl Backend for ReferenceBackend {
             return Err(BackendError::Full { position: 0, capacity, asked: snapshot.position });
         }
         let state = read_snapshot(self.config(), self.fingerprint, snapshot)?;
+        self.sequences.insert(sequence, Sequence { state, capacity });
+        Ok(())
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(format!("{PAGED} {:016x}", self.fingerprint))
+    }
+
+    fn snapshot_state(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
+        let state = &self.get(sequence)?.state;
+        let mut data = header(self.fingerprint, state.position);
+        for values in of_kind(state, Kind::State) {
+            data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        }
+        Ok(Snapshot { position: state.position, format: PAGED.into(), data })
+    }
+
+    fn read_page(&mut self, sequence: SequenceId, page: usize) -> Result<Vec<u8>, BackendError> {
+        let state = &self.get(sequence)?.state;
+        let row = self.config().num_key_value_heads * self.config().head_dim;
+        let rows = page_rows(state.position, page);
+        let values = of_kind(state, Kind::Kv).flat_map(|v| &v[rows.start * row..rows.end * row]);
+        Ok(values.flat_map(|x| x.to_le_bytes()).collect())
+    }
+
+    fn restore_pages(
+        &mut self,
+        sequence: SequenceId,
+        state: &Snapshot,
+        pages: &[&[u8]],
+    ) -> Result<(), BackendError> {
+        let capacity = self.get(sequence)?.capacity;
+        if state.position > capacity {
+            return Err(BackendError::Full { position: 0, capacity, asked: state.position });
+        }
+        let state = read_pages(self.config(), self.fingerprint, state, pages)?;
         self.sequences.insert(sequence, Sequence { state, capacity });
         Ok(())
     }
@@ -211,43 +250,14 @@ fn read_snapshot(
     fingerprint: u64,
     snapshot: &Snapshot,
 ) -> Result<ReferenceState, BackendError> {
-    let bad = |found: String, expected: String| BackendError::BadSnapshot { found, expected };
-    if snapshot.format != FORMAT {
-        return Err(bad(snapshot.format.clone(), FORMAT.into()));
-    }
-    let mut words = snapshot.data.chunks_exact(8).map(|w| {
-        let mut word = [0; 8];
-        word.copy_from_slice(w);
-        u64::from_le_bytes(word)
-    });
-    let (Some(model), Some(position)) = (words.next(), words.next()) else {
-        return Err(bad(format!("{FORMAT}, {} bytes", snapshot.data.len()), format!("{FORMAT}, more bytes")));
-    };
-    if model != fingerprint {
-        return Err(bad(
-            format!("{FORMAT}, model {model:016x}"),
-            format!("{FORMAT}, model {fingerprint:016x}"),
-        ));
-    }
-    if position != snapshot.position as u64 {
-        return Err(bad(
-            format!("{FORMAT}, position {position}"),
-            format!("{FORMAT}, position {}", snapshot.position),
-        ));
-    }
+    check_header(fingerprint, snapshot, FORMAT)?;
     // The position is the caller's (it fits a sequence), so these sizes are bounded by what it could allocate.
     let kv = snapshot.position.saturating_mul(config.num_key_value_heads * config.head_dim);
     let mut state = ReferenceState::new(config);
     let values = config.count(LayerType::FullAttention).saturating_mul(kv).saturating_mul(2)
-        + state.layers.iter().flat_map(parts).map(|(_, v)| v.len()).sum::<usize>();
-    let expected = values.saturating_mul(4).saturating_add(HEADER);
-    if snapshot.data.len() != expected {
-        return Err(bad(
-            format!("{FORMAT}, {} bytes", snapshot.data.len()),
-            format!("{FORMAT}, {expected} bytes"),
-        ));
-    }
-    let mut rest = snapshot.data[HEADER..].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+        + of_kind(&state, Kind::State).map(Vec::len).sum::<usize>();
+    check_length(snapshot, FORMAT, values)?;
+    let mut rest = floats(&snapshot.data[HEADER..]);
     state.position = snapshot.position;
     for layer in &mut state.layers {
         let n = matches!(layer, LayerState::Attention(_)).then_some(kv);
@@ -258,6 +268,110 @@ fn read_snapshot(
         }
     }
     Ok(state)
+}
+
+/// The state in a snapshot without KV and the pages of its position, checked likewise.
+fn read_pages(
+    config: &ModelConfig,
+    fingerprint: u64,
+    snapshot: &Snapshot,
+    pages: &[&[u8]],
+) -> Result<ReferenceState, BackendError> {
+    check_header(fingerprint, snapshot, PAGED)?;
+    let mut state = ReferenceState::new(config);
+    check_length(snapshot, PAGED, of_kind(&state, Kind::State).map(Vec::len).sum())?;
+    let bad = |found: String, expected: String| BackendError::BadSnapshot { found, expected };
+    let count = snapshot.position.div_ceil(PAGE);
+    if pages.len() != count {
+        return Err(bad(format!("{PAGED}, {} pages", pages.len()), format!("{PAGED}, {count} pages")));
+    }
+    let row = config.num_key_value_heads * config.head_dim;
+    let arrays = 2 * config.count(LayerType::FullAttention);
+    for (i, page) in pages.iter().enumerate() {
+        let expected = 4 * arrays * row * page_rows(snapshot.position, i).len();
+        if page.len() != expected {
+            let found = format!("{PAGED}, a page of {} bytes", page.len());
+            return Err(bad(found, format!("{PAGED}, a page of {expected} bytes")));
+        }
+    }
+    let mut rest = floats(&snapshot.data[HEADER..]);
+    state.position = snapshot.position;
+    let mut array = 0;
+    for layer in &mut state.layers {
+        let is_kv = matches!(layer, LayerState::Attention(_));
+        for values in parts_mut(layer) {
+            if !is_kv {
+                values.iter_mut().zip(rest.by_ref()).for_each(|(to, from)| *to = from);
+                continue;
+            }
+            for page in pages {
+                let n = page.len() / arrays;
+                values.extend(floats(&page[array * n..(array + 1) * n]));
+            }
+            array += 1;
+        }
+    }
+    Ok(state)
+}
+
+/// Positions of page `page` that a sequence at `position` has.
+fn page_rows(position: usize, page: usize) -> std::ops::Range<usize> {
+    let start = page.saturating_mul(PAGE).min(position);
+    start..position.min(start + PAGE)
+}
+
+/// The arrays of one kind, layer by layer.
+fn of_kind(state: &ReferenceState, wanted: Kind) -> impl Iterator<Item = &Vec<f32>> {
+    state.layers.iter().flat_map(parts).filter(move |(kind, _)| *kind == wanted).map(|(_, v)| v)
+}
+
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))
+}
+
+fn header(fingerprint: u64, position: usize) -> Vec<u8> {
+    [fingerprint.to_le_bytes(), (position as u64).to_le_bytes()].concat()
+}
+
+/// That the snapshot is of this format and model and says its own position.
+fn check_header(fingerprint: u64, snapshot: &Snapshot, format: &str) -> Result<(), BackendError> {
+    let bad = |found: String, expected: String| BackendError::BadSnapshot { found, expected };
+    if snapshot.format != format {
+        return Err(bad(snapshot.format.clone(), format.into()));
+    }
+    let mut words = snapshot.data.chunks_exact(8).map(|w| {
+        let mut word = [0; 8];
+        word.copy_from_slice(w);
+        u64::from_le_bytes(word)
+    });
+    let (Some(model), Some(position)) = (words.next(), words.next()) else {
+        return Err(bad(format!("{format}, {} bytes", snapshot.data.len()), format!("{format}, more bytes")));
+    };
+    if model != fingerprint {
+        return Err(bad(
+            format!("{format}, model {model:016x}"),
+            format!("{format}, model {fingerprint:016x}"),
+        ));
+    }
+    if position != snapshot.position as u64 {
+        return Err(bad(
+            format!("{format}, position {position}"),
+            format!("{format}, position {}", snapshot.position),
+        ));
+    }
+    Ok(())
+}
+
+/// That the snapshot holds `values` floats.
+fn check_length(snapshot: &Snapshot, format: &str, values: usize) -> Result<(), BackendError> {
+    let expected = values.saturating_mul(4).saturating_add(HEADER);
+    if snapshot.data.len() == expected {
+        return Ok(());
+    }
+    Err(BackendError::BadSnapshot {
+        found: format!("{format}, {} bytes", snapshot.data.len()),
+        expected: format!("{format}, {expected} bytes"),
+    })
 }
 
 /// Tells models apart: FNV-1a over the sizes, the layers' norms and the first scales of `lm_head`, which no two

@@ -1,5 +1,4 @@
-//! One generation as a state machine: each [`Generation::step`] computes at most one prefill chunk or one token, so
-//! that the engine thread can look around (cancel flags, deadlines, later other generations) between two steps.
+//! One generation: what it has, what it wants next, and what it tells its caller. The scheduler computes for it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,16 +8,24 @@ use std::{
 
 use super::queue::{Job, Sink, interrupted};
 use crate::{
-    backend::{Backend, BackendError, Interrupt, SequenceId},
+    backend::{BackendError, Interrupt},
+    cache::Mark,
     request::{CancelFlag, EngineError, Event, FinishReason, GenerateRequest, Stats},
     sampling::{SampleError, Sampler},
-    timeline::{Sync, Timeline, Timelines},
+    timeline::{self, Timeline},
 };
 
 /// How a generation ended.
+#[derive(Debug)]
 pub enum Outcome {
     Finished(FinishReason),
     Failed(EngineError),
+}
+
+impl From<BackendError> for Outcome {
+    fn from(error: BackendError) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 /// Calls a sink. One that panics is never called again and counts as having returned `false`.
@@ -39,6 +46,13 @@ impl Output {
             false
         })
     }
+
+    fn end(&mut self, outcome: Outcome, stats: Stats) {
+        self.emit(match outcome {
+            Outcome::Finished(reason) => Event::Finished { reason, stats },
+            Outcome::Failed(error) => Event::Failed(error),
+        });
+    }
 }
 
 /// Ends a job that never ran.
@@ -48,14 +62,7 @@ pub fn end_unstarted(job: Job, outcome: Outcome) {
         queued: job.submitted.elapsed(),
         ..Default::default()
     };
-    end(&mut Output { sink: job.sink, panicked: false }, outcome, stats);
-}
-
-fn end(output: &mut Output, outcome: Outcome, stats: Stats) {
-    output.emit(match outcome {
-        Outcome::Finished(reason) => Event::Finished { reason, stats },
-        Outcome::Failed(error) => Event::Failed(error),
-    });
+    Output { sink: job.sink, panicked: false }.end(outcome, stats);
 }
 
 /// What an engine's generations have in common.
@@ -64,28 +71,50 @@ pub struct Setting {
     pub context_limit: usize,
     pub prefill_chunk: usize,
     pub valid_vocab: usize,
+    pub slice: Duration,
+}
+
+/// What a generation waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// A sequence, and the best checkpoint for it.
+    Start,
+    /// The rest of its target to be computed.
+    Prefill,
+    /// The logits after its next token.
+    Decode,
 }
 
 /// A generation that runs.
 pub struct Generation {
-    request: GenerateRequest,
+    pub request: GenerateRequest,
     cancel: CancelFlag,
     output: Output,
-    /// Absent before the first step and after an error.
-    timeline: Option<Timeline>,
-    /// The timeline's sequence, known even when a panic took the timeline away.
-    sequence: Option<SequenceId>,
+    pub phase: Phase,
+    /// Absent while it starts.
+    pub timeline: Option<Timeline>,
+    /// Tokens whose logits are wanted first: the prompt, or all tokens so far when they must be computed again.
+    pub target: Vec<u32>,
+    /// The token delivered last, which its sequence has not seen.
+    pub next: Option<u32>,
+    /// Checkpoints to take in the target, in order.
+    pub places: Vec<Mark>,
+    /// Whether how its prompt was had is told.
+    pub counted: bool,
+    /// It waited for a checkpoint to be read from its file.
+    pub waited_for_file: bool,
+    /// Position of the deepest checkpoint of its tokens.
+    pub saved: usize,
     sampler: Sampler,
-    setting: Setting,
     most: usize,
-    stats: Stats,
+    pub stats: Stats,
     started: Instant,
     /// When the logits of the last prompt token were there.
     prefilled: Option<Instant>,
 }
 
 impl Generation {
-    pub fn new(job: Job, setting: Setting) -> Self {
+    pub fn new(job: Job, setting: &Setting) -> Self {
         let Job { request, cancel, sink, submitted } = job;
         let started = Instant::now();
         let prompt = request.prompt.len();
@@ -102,150 +131,120 @@ impl Generation {
                 queued: started.saturating_duration_since(submitted),
                 ..Default::default()
             },
+            target: request.prompt.clone(),
             request,
             cancel,
             output: Output { sink, panicked: false },
+            phase: Phase::Start,
             timeline: None,
-            sequence: None,
-            setting,
+            next: None,
+            places: Vec::new(),
+            counted: false,
+            waited_for_file: false,
+            saved: 0,
             started,
             prefilled: None,
         }
     }
 
-    /// Computes at most one chunk or token. `Some`: the generation is over.
-    pub fn step(&mut self, backend: &mut dyn Backend, timelines: &mut Timelines) -> Option<Outcome> {
-        if let Some(reason) = interrupted(&self.request, &self.cancel, Instant::now()) {
-            return Some(Outcome::Finished(reason));
-        }
-        let Some(mut timeline) = self.timeline.take() else {
-            return self.start(backend, timelines).err();
-        };
-        let result = if timeline.tokens().len() < self.request.prompt.len() {
-            self.prefill_chunk(backend, timelines, &mut timeline)
-        } else {
-            self.next_token(backend, &mut timeline)
-        };
-        match result {
-            Ok(end) => {
-                self.timeline = Some(timeline);
-                end.map(Outcome::Finished)
-            }
-            Err(BackendError::Interrupted) => {
-                // The chunks before this one are kept for whoever asks again.
-                self.timeline = Some(timeline);
-                let reason = interrupted(&self.request, &self.cancel, Instant::now());
-                Some(Outcome::Finished(reason.unwrap_or(FinishReason::Cancelled)))
-            }
-            Err(error) => {
-                // Its state is unknown now; it must not be reused.
-                timeline.free(backend);
-                Some(Outcome::Failed(error.into()))
-            }
-        }
+    /// Why it must not go on, if so.
+    pub fn interrupted(&self) -> Option<FinishReason> {
+        interrupted(&self.request, &self.cancel, Instant::now())
     }
 
-    fn start(&mut self, backend: &mut dyn Backend, timelines: &mut Timelines) -> Result<(), Outcome> {
-        let (timeline, why) =
-            timelines.sync(backend, &self.request.prompt).map_err(|e| Outcome::Failed(e.into()))?;
-        let cached = timeline.tokens().len();
-        tracing::debug!(prompt = self.request.prompt.len(), cached, ?why, "prompt synchronised");
-        debug_assert!(cached == 0 || matches!(why, Sync::Reused | Sync::Restored));
-        self.stats.cached_tokens = cached;
-        if cached == self.request.prompt.len() {
-            self.prefilled = Some(Instant::now());
-        }
-        self.sequence = Some(timeline.sequence());
+    /// Tokens of the longest sequence it may need.
+    pub fn capacity(&self, setting: &Setting) -> usize {
+        self.request.prompt.len().saturating_add(self.most).min(setting.context_limit)
+    }
+
+    /// Tokens its sequence has seen.
+    pub fn position(&self) -> usize {
+        self.timeline.as_ref().map_or(0, |t| t.tokens.len())
+    }
+
+    /// Tokens of the target that are still to be computed.
+    pub fn left(&self) -> usize {
+        self.target.len().saturating_sub(self.position())
+    }
+
+    /// It has a sequence that has seen the first `cached` tokens of the target.
+    pub fn begin(&mut self, timeline: Timeline) {
+        let cached = timeline.tokens.len();
+        self.places = timeline::places(&self.request.marks, cached, self.request.prompt.len());
+        self.saved = cached;
         self.timeline = Some(timeline);
-        self.progress(cached).map_or(Ok(()), |reason| Err(Outcome::Finished(reason)))
+        self.phase = Phase::Prefill;
     }
 
-    fn progress(&mut self, done: usize) -> Option<FinishReason> {
-        let total = self.request.prompt.len();
-        (!self.output.emit(Event::Prefill { done, total })).then_some(FinishReason::Cancelled)
+    /// Its sequence is lost: everything is computed again. Returns the sequence.
+    pub fn restart(&mut self) -> Option<Timeline> {
+        let timeline = self.timeline.take();
+        if let Some(timeline) = &timeline {
+            self.target.clone_from(&timeline.tokens);
+            self.target.extend(self.next.take());
+        }
+        self.phase = Phase::Start;
+        timeline
     }
 
-    fn prefill_chunk(
-        &mut self,
-        backend: &mut dyn Backend,
-        timelines: &mut Timelines,
-        timeline: &mut Timeline,
-    ) -> Result<Option<FinishReason>, BackendError> {
+    /// Tells the caller how much of the prompt is there.
+    pub fn progress(&mut self) -> Option<Outcome> {
         let total = self.request.prompt.len();
-        let done = timeline.tokens().len();
-        let mut end = total.min(done + self.setting.prefill_chunk);
-        let mark = Timelines::checkpoint_position(total).filter(|&at| at > done);
-        end = mark.map_or(end, |at| end.min(at));
-        backend.set_interrupt(Some(self.interrupt()));
-        let result = timeline.prefill(backend, &self.request.prompt[done..end], end == total);
-        backend.set_interrupt(None);
-        result?;
-        if mark == Some(end) {
-            timelines.checkpoint(backend, timeline);
+        // Computed again, it was all told before.
+        if self.prefilled.is_some() || self.target.len() > total {
+            return None;
         }
-        if end == total {
-            self.prefilled = Some(Instant::now());
-        }
-        Ok(self.progress(end))
+        let done = self.position();
+        let wanted = self.output.emit(Event::Prefill { done, total });
+        (!wanted).then_some(Outcome::Finished(FinishReason::Cancelled))
     }
 
     /// What the backend asks while it computes a chunk.
-    fn interrupt(&self) -> Interrupt {
+    pub fn interrupt(&self) -> Interrupt {
         let (cancel, deadline) = (self.cancel.clone(), self.request.deadline);
         Arc::new(move || cancel.is_cancelled() || deadline.is_some_and(|d| Instant::now() >= d))
     }
 
-    fn next_token(
-        &mut self,
-        backend: &mut dyn Backend,
-        timeline: &mut Timeline,
-    ) -> Result<Option<FinishReason>, BackendError> {
+    /// Takes the logits of the last token seen, `[vocab]`, and delivers the next one, which is appended only when
+    /// another is wanted. `Some`: the generation is over.
+    pub fn accept(&mut self, logits: &[f32]) -> Option<Outcome> {
+        let finished = |reason| Some(Outcome::Finished(reason));
+        self.prefilled.get_or_insert_with(Instant::now);
+        self.phase = Phase::Decode;
         if self.stats.completion_tokens >= self.most {
-            return Ok(Some(FinishReason::Length));
+            return finished(FinishReason::Length);
         }
-        // The last token delivered is appended only when another one is wanted.
-        let position = timeline.tokens().len();
-        let Some(logits) = timeline.logits() else {
-            return Err(BackendError::Device(format!("no logits at position {position}")));
+        let sampled = match self.sampler.sample(logits) {
+            Ok(sampled) => sampled,
+            Err(SampleError::NonFinite) => {
+                let position = self.position().saturating_sub(1);
+                return Some(BackendError::NonFinite { position }.into());
+            }
+            Err(error @ SampleError::Shape { .. }) => {
+                return Some(BackendError::Device(error.to_string()).into());
+            }
         };
-        let sampled = self.sampler.sample(logits).map_err(|e| match e {
-            SampleError::NonFinite => BackendError::NonFinite { position: position - 1 },
-            SampleError::Shape { .. } => BackendError::Device(e.to_string()),
-        })?;
         self.stats.completion_tokens += 1;
         let id = sampled.id;
         if self.request.stop_tokens.contains(&id) {
-            return Ok(Some(FinishReason::Stop));
+            return finished(FinishReason::Stop);
         }
         if !self.output.emit(Event::Token { id, logprobs: sampled.logprobs }) {
-            return Ok(Some(FinishReason::Cancelled));
+            return finished(FinishReason::Cancelled);
         }
         if self.stats.completion_tokens >= self.most {
-            return Ok(Some(FinishReason::Length));
+            return finished(FinishReason::Length);
         }
-        if let Some(reason) = interrupted(&self.request, &self.cancel, Instant::now()) {
-            return Ok(Some(reason));
-        }
-        timeline.decode(backend, id)?;
-        Ok(None)
-    }
-
-    /// The timeline, when it is whole.
-    pub fn take_timeline(&mut self) -> Option<Timeline> {
-        self.timeline.take()
-    }
-
-    /// The sequence it works on, once it has one.
-    pub fn sequence(&self) -> Option<SequenceId> {
-        self.sequence
+        self.next = Some(id);
+        None
     }
 
     /// Sends the last event.
-    pub fn end(mut self, outcome: Outcome) {
+    pub fn end(&mut self, outcome: Outcome) {
         let now = Instant::now();
         let split = self.prefilled.unwrap_or(now);
         self.stats.prefill = split.saturating_duration_since(self.started);
         self.stats.decode = self.prefilled.map_or(Duration::ZERO, |t| now.saturating_duration_since(t));
-        end(&mut self.output, outcome, self.stats);
+        self.output.end(outcome, self.stats);
     }
 }

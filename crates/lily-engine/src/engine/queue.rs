@@ -3,11 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
     backend::MemoryFigures,
+    cache::CacheFigures,
+    figures::EngineFigures,
     request::{CancelFlag, EngineError, Event, FinishReason, GenerateRequest},
 };
 
@@ -40,12 +42,35 @@ pub fn interrupted(request: &GenerateRequest, cancel: &CancelFlag, now: Instant)
     }
 }
 
+/// How long [`Queue::take`] waits for something to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: there is work.
+    No,
+    /// Until a job comes or something else wakes the thread.
+    Forever,
+    /// As long, or for this time.
+    For(Duration),
+}
+
+/// What the engine thread takes from the queue.
+#[derive(Default)]
+pub struct Taken {
+    /// To run, the oldest first; they count as running.
+    pub jobs: Vec<Job>,
+    /// Cancelled while they waited, or too late.
+    pub ended: Vec<(Job, FinishReason)>,
+}
+
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
     running: usize,
     stopped: bool,
+    /// Something that is no job wants the engine thread's attention.
+    woken: bool,
     memory: MemoryFigures,
+    figures: EngineFigures,
 }
 
 impl State {
@@ -55,19 +80,17 @@ impl State {
     }
 }
 
-/// First in, first out; at most `limit` requests wait.
+/// First in, first out; at most `limit` requests wait while `slots` run.
 pub struct Queue {
     limit: usize,
+    slots: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// Generations that run at once.
-const SLOTS: usize = 1;
-
 impl Queue {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default(), changed: Condvar::new() }
+    pub fn new(limit: usize, slots: usize) -> Self {
+        Self { limit, slots, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// The state is consistent between any two statements below, so a panic elsewhere does not spoil it.
@@ -82,11 +105,12 @@ impl Queue {
         if state.stopped {
             return Err(EngineError::Stopped);
         }
-        let room = (self.limit.saturating_add(SLOTS)).saturating_sub(state.running);
+        let room = (self.limit.saturating_add(self.slots)).saturating_sub(state.running);
         let live = state.live(job.submitted);
         // Cancelled jobs hold no place, but they hold memory until the engine thread's next step sweeps them out.
         if live >= room || state.waiting.len() >= room.saturating_mul(2).saturating_add(64) {
-            let waiting = (live + state.running).saturating_sub(SLOTS);
+            let waiting = (live + state.running).saturating_sub(self.slots);
+            state.figures.refused += 1;
             return Err(EngineError::QueueFull { waiting, limit: self.limit });
         }
         state.waiting.push_back(job);
@@ -94,39 +118,55 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for a job and counts it as running. `None`: the engine is stopping.
-    pub fn next(&self) -> Option<Job> {
+    /// Takes out as many jobs as there are free slots, and those that need not run any more. `None`: the engine is
+    /// stopping.
+    pub fn take(&self, wait: Wait) -> Option<Taken> {
         let mut state = self.lock();
         loop {
             if state.stopped {
                 return None;
             }
-            if let Some(job) = state.waiting.pop_front() {
+            let mut taken = Taken::default();
+            let now = Instant::now();
+            let mut i = 0;
+            while i < state.waiting.len() {
+                match state.waiting[i].interrupted(now) {
+                    Some(reason) => taken.ended.extend(state.waiting.remove(i).map(|job| (job, reason))),
+                    None => i += 1,
+                }
+            }
+            while state.running < self.slots
+                && let Some(job) = state.waiting.pop_front()
+            {
                 state.running += 1;
-                return Some(job);
+                taken.jobs.push(job);
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let woken = std::mem::take(&mut state.woken);
+            if wait == Wait::No || woken || !taken.jobs.is_empty() || !taken.ended.is_empty() {
+                return Some(taken);
+            }
+            // A deadline may pass while nothing else happens.
+            state = match wait {
+                Wait::For(time) => {
+                    let waited = self.changed.wait_timeout(state, time);
+                    let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() {
+                        return (!state.stopped).then_some(taken);
+                    }
+                    state
+                }
+                _ => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 
-    /// Takes out the jobs that were cancelled or whose deadline has passed. `None`: the engine is stopping.
-    pub fn sweep(&self, now: Instant) -> Option<Vec<(Job, FinishReason)>> {
-        let mut state = self.lock();
-        if state.stopped {
-            return None;
-        }
-        let mut out = Vec::new();
-        let mut i = 0;
-        while i < state.waiting.len() {
-            match state.waiting[i].interrupted(now) {
-                Some(reason) => out.extend(state.waiting.remove(i).map(|job| (job, reason))),
-                None => i += 1,
-            }
-        }
-        Some(out)
+    /// Makes a waiting engine thread look around.
+    pub fn wake(&self) {
+        self.lock().woken = true;
+        self.changed.notify_all();
     }
 
-    /// The running job has ended.
+    /// A running job has ended.
     pub fn release(&self, memory: MemoryFigures) {
         let mut state = self.lock();
         state.running = state.running.saturating_sub(1);
@@ -143,10 +183,23 @@ impl Queue {
         self.lock().memory
     }
 
+    /// Notes what the engine thread counted.
+    pub fn set_figures(&self, figures: &EngineFigures, cache: CacheFigures) {
+        let mut state = self.lock();
+        let refused = state.figures.refused;
+        state.figures = EngineFigures { refused, cache, ..figures.clone() };
+    }
+
+    /// The figures last noted.
+    pub fn figures(&self) -> EngineFigures {
+        self.lock().figures.clone()
+    }
+
     /// Lets no job in or out any more, and returns those that waited.
     pub fn stop(&self) -> VecDeque<Job> {
         let mut state = self.lock();
         state.stopped = true;
+        state.running = 0;
         self.changed.notify_all();
         std::mem::take(&mut state.waiting)
     }

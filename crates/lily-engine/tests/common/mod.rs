@@ -14,7 +14,7 @@ use std::{
 
 use lily_engine::{
     Backend, BackendError, CancelFlag, Engine, EngineError, Event, FinishReason, GenerateRequest, Interrupt,
-    Logits, MemoryFigures, SamplingParams, SequenceId, Snapshot, Stats,
+    Logits, MemoryFigures, PAGE, SamplingParams, SequenceId, Snapshot, Stats,
 };
 use lily_model::{LayerType, ModelConfig};
 
@@ -23,6 +23,8 @@ use lily_model::{LayerType, ModelConfig};
 pub struct Log {
     pub prefills: Vec<usize>,
     pub decodes: usize,
+    /// Sequences of each decode call.
+    pub batches: Vec<usize>,
     pub live: usize,
     pub dropped: bool,
     /// Time spent inside the backend.
@@ -44,6 +46,8 @@ pub enum Trouble {
 pub struct Scripted {
     pub config: ModelConfig,
     pub delay: Duration,
+    /// Time a token of a chunk takes.
+    pub token_delay: Duration,
     pub max_chunk: usize,
     /// Meeting this token causes the trouble.
     pub trouble: Option<(u32, Trouble)>,
@@ -53,6 +57,9 @@ pub struct Scripted {
     /// Compute the logits once and return copies, to cost as little as possible.
     pub constant: Option<Vec<f32>>,
     pub interrupt: Option<Interrupt>,
+    pub identity: String,
+    /// Bytes of a state.
+    pub state_bytes: usize,
     pub log: Arc<Mutex<Log>>,
     sequences: HashMap<SequenceId, (Vec<u32>, usize)>,
     next: u64,
@@ -70,12 +77,15 @@ impl Scripted {
         Self {
             config: config(vocab),
             delay: Duration::ZERO,
+            token_delay: Duration::ZERO,
             max_chunk: 1 << 20,
             trouble: None,
             panic_in_free: false,
             forget_snapshots: false,
             constant: None,
             interrupt: None,
+            identity: "scripted-pages/1 test".into(),
+            state_bytes: 64,
             log: Arc::default(),
             sequences: HashMap::new(),
             next: 0,
@@ -108,6 +118,7 @@ impl Scripted {
     }
 
     fn row(&self, id: SequenceId, out: &mut Vec<f32>) {
+        let start = out.len();
         match &self.constant {
             Some(row) => out.extend_from_slice(row),
             None => out.extend(logits(&self.sequences[&id].0, self.config.vocab_size)),
@@ -115,16 +126,20 @@ impl Scripted {
         if let Some((token, Trouble::NaN)) = self.trouble
             && self.sequences[&id].0.last() == Some(&token)
         {
-            out[0] = f32::NAN;
+            out[start] = f32::NAN;
         }
     }
 }
 
+fn hash(tokens: &[u32]) -> u64 {
+    tokens.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, &t| {
+        (h ^ t as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+    })
+}
+
 /// The scripted model's logits after `tokens`.
 pub fn logits(tokens: &[u32], vocab: usize) -> impl Iterator<Item = f32> {
-    let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, &t| {
-        (h ^ t as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
-    });
+    let hash = hash(tokens);
     (0..vocab as u64).map(move |i| {
         let x = (hash ^ i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
         (x >> 40) as f32 / (1 << 20) as f32
@@ -182,7 +197,7 @@ impl Backend for Scripted {
             if self.interrupt.as_ref().is_some_and(|asked| asked()) {
                 return Err(BackendError::Interrupted);
             }
-            thread::sleep(self.delay / LAYERS);
+            thread::sleep((self.delay + self.token_delay * tokens.len() as u32) / LAYERS);
         }
         out.clear();
         self.append(sequence, tokens)?;
@@ -199,7 +214,11 @@ impl Backend for Scripted {
     }
     fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError> {
         let started = Instant::now();
-        self.log.lock().unwrap().decodes += 1;
+        {
+            let mut log = self.log.lock().unwrap();
+            log.decodes += 1;
+            log.batches.push(batch.len());
+        }
         thread::sleep(self.delay);
         out.clear();
         for &(sequence, token) in batch {
@@ -222,6 +241,48 @@ impl Backend for Scripted {
         *tokens = snapshot.data.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         Ok(())
     }
+    fn identity(&self) -> Option<String> {
+        Some(self.identity.clone())
+    }
+    /// A hash of all tokens, in as many bytes as a state is to have.
+    fn snapshot_state(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
+        let tokens = &self.sequences.get(&sequence).ok_or(BackendError::UnknownSequence(sequence))?.0;
+        let mut data = hash(tokens).to_le_bytes().to_vec();
+        data.resize(self.state_bytes.max(8), 0x5a);
+        Ok(Snapshot { position: tokens.len(), format: "scripted-pages/1".into(), data })
+    }
+    /// The tokens of the page, each sixteen times.
+    fn read_page(&mut self, sequence: SequenceId, page: usize) -> Result<Vec<u8>, BackendError> {
+        let tokens = &self.sequences.get(&sequence).ok_or(BackendError::UnknownSequence(sequence))?.0;
+        let rows = (page * PAGE).min(tokens.len())..((page + 1) * PAGE).min(tokens.len());
+        Ok(tokens[rows].iter().flat_map(|t| [t.to_le_bytes(); 16].concat()).collect())
+    }
+    fn restore_pages(
+        &mut self,
+        sequence: SequenceId,
+        state: &Snapshot,
+        pages: &[&[u8]],
+    ) -> Result<(), BackendError> {
+        let bad =
+            |found: &str| Err(BackendError::BadSnapshot { found: found.into(), expected: "another".into() });
+        if self.forget_snapshots {
+            return bad("forgotten");
+        }
+        assert_eq!(pages.len(), state.position.div_ceil(PAGE));
+        let seen: Vec<u32> = pages
+            .iter()
+            .flat_map(|p| {
+                p.as_chunks::<64>().0.iter().map(|row| u32::from_le_bytes(row[..4].try_into().unwrap()))
+            })
+            .collect();
+        if seen.len() != state.position || hash(&seen).to_le_bytes() != state.data[..8] {
+            return bad("pages and state of different texts");
+        }
+        let entry = self.sequences.get_mut(&sequence).ok_or(BackendError::UnknownSequence(sequence))?;
+        assert!(seen.len() <= entry.1, "restored beyond the sequence's capacity");
+        entry.0 = seen;
+        Ok(())
+    }
     fn memory(&self) -> MemoryFigures {
         MemoryFigures { kv: self.sequences.values().map(|s| s.0.len()).sum(), ..Default::default() }
     }
@@ -242,6 +303,7 @@ pub fn ask(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
         stop_tokens: Vec::new(),
         logprobs: None,
         deadline: None,
+        marks: Vec::new(),
     }
 }
 

@@ -61,7 +61,7 @@ pub struct ChatArgs {
 
 /// Runs the command.
 pub fn run(args: ChatArgs) -> Result<()> {
-    let loaded = load::load(args.model, &args.device, 0)?;
+    let loaded = load::load(args.model, &args.device, &load::Serving::one())?;
     let interrupt = Interrupt::listen()?;
     let mut chat = Chat {
         thinking: loaded.thinking(args.thinking),

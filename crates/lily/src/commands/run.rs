@@ -53,7 +53,7 @@ pub struct RunArgs {
 /// Runs the command.
 pub fn run(args: RunArgs) -> Result<()> {
     let prompt = prompt(&args.prompt)?;
-    let loaded = load::load(args.model, &args.device, 0)?;
+    let loaded = load::load(args.model, &args.device, &load::Serving::one())?;
     let mut messages = Vec::new();
     if let Some(system) = args.system {
         messages.push(json!({"role": "system", "content": system}));
