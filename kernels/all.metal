@@ -1,6 +1,11 @@
 // Every kernel, for a host that compiles one library.
 #include "attention_decode.metal"
+#include "attention_prefill.metal"
 #include "gdn_decode.metal"
+#include "gdn_prefill.metal"
+#include "gemm.metal"
 #include "gemv.metal"
 #include "moe_decode.metal"
+#include "moe_prefill.metal"
+#include "rows_prefill.metal"
 #include "sample.metal"

@@ -1,44 +1,8 @@
 // Full attention of one token over its cache, split over the positions, with GQA packing: the HEADS query heads of a
 // KV head share every row of K and V that is read.
-#include "common.metal.h"
+#include "attention.metal.h"
 
-constant constexpr uint HEAD_DIM = 256;      // head width
-constant constexpr uint ROTARY_DIM = 64;    // values of a head that are rotated
 constant constexpr uint ATTENTION_SIMDGROUPS = 4;
-constant constexpr uint PER_LANE = HEAD_DIM / 32;
-// norm_and_rotate pairs a lane's first value with its second: value i with value i + 32.
-static_assert(ROTARY_DIM == 2 * 32, "a lane must hold both values of a rotated pair");
-
-struct AttentionShape {
-  uint heads;
-  uint kv_heads;
-  uint capacity;  // positions a sequence's cache has room for
-  uint span;      // positions of one split
-  uint splits;    // splits the partial results have room for
-  uint stride;    // floats between the projections of two tokens
-  float eps;      // of the norms of q and k
-};
-
-// The angle of rotation i at a position, in half turns from -1 to 1. `rate` is the 64-bit binary fraction of turns a
-// position makes (high word first): integer products wrap as turns do, so large positions lose nothing.
-inline float half_turns(uint position, uint2 rate) {
-  uint turns = position * rate.x + mulhi(position, rate.y);
-  return float(int(turns)) * (1.0f / 2147483648.0f);
-}
-
-// RMSNorm and rotary positions (arXiv:2104.09864) of one head by a simdgroup; lane l holds values l, l + 32, ...
-// Value i of the first 32 is paired with value i + 32: both are the lane's own.
-inline void norm_and_rotate(thread float (&v)[PER_LANE], device const bfloat* gain, device const uint2* rates, uint position,
-                            float eps, uint lane) {
-  float squares = 0.0f;
-  for (uint j = 0; j < PER_LANE; j++) squares += v[j] * v[j];
-  float factor = precise::rsqrt(simd_sum(squares) / float(HEAD_DIM) + eps);
-  for (uint j = 0; j < PER_LANE; j++) v[j] *= factor * float(gain[j * 32 + lane]);
-  float angle = half_turns(position, rates[lane]) * M_PI_F;
-  float c = cos(angle), s = sin(angle), a = v[0], b = v[1];
-  v[0] = a * c - b * s;
-  v[1] = b * c + a * s;
-}
 
 // Sums N values over the simdgroup with 31 + N shuffles less the N reductions' 5 each: lanes trade halves of the
 // list until each holds one value. Lane l ends with the sum of value reverse_index<N>(l % N).
@@ -107,14 +71,22 @@ inline void widen(uint4 row, thread float (&v)[PER_LANE]) {
   }
 }
 
+// The positions of one split: a fixed number, or (BLOCKS) an equal share of all positions for each of `splits`
+// blocks. The number of blocks then does not depend on the context, and none waits for a shorter one: for contexts of
+// 32K and more, where 64 to 128 blocks keep a whole GPU busy.
+template <bool BLOCKS> inline uint split_span(constant AttentionShape& shape, uint position) {
+  return BLOCKS ? (position / shape.splits / 8 + 1) * 8 : shape.span;
+}
+
 // Replaces: norms of q and k, rotation, cache write, and the first half of attention: 6 dispatches.
+// attention_split: for short contexts. attention_blocks: for long ones, see split_span; shape.span is not used.
 // Grid: (splits, kv_heads, tokens of different sequences); threadgroup 128. A split past the token ends at once.
 // projected [tokens, stride] f32: per head 256 query values then 256 gate values; then k, then v of all KV heads.
 // q_gain, k_gain [256] bfloat; rates [32] uint2, see half_turns; positions, slots [tokens].
 // keys, values [slots, kv_heads, capacity, 256] bfloat: the token's own rows are written by its split.
 // partial [tokens, heads, splits, 256] f32: weighted sums of values, not yet divided;
 // weights [tokens, heads, splits, 2] f32: largest score (base 2) and sum of weights.
-template <uint HEADS>
+template <uint HEADS, bool BLOCKS>
 [[kernel, max_total_threads_per_threadgroup(ATTENTION_SIMDGROUPS * 32)]] void attention_split(
     device const float* projected [[buffer(0)]], device const bfloat* q_gain [[buffer(1)]],
     device const bfloat* k_gain [[buffer(2)]], device const uint2* rates [[buffer(3)]],
@@ -128,9 +100,9 @@ template <uint HEADS>
   threadgroup float others[2 * HEADS * HEAD_DIM];
   threadgroup float others_softmax[2 * 64];
   uint split = tg.x, kv_head = tg.y, token = tg.z;
-  uint position = positions[token], first = split * shape.span;
+  uint position = positions[token], span = split_span<BLOCKS>(shape, position), first = split * span;
   if (first > position) return;
-  uint end = min(first + shape.span, position + 1);
+  uint end = min(first + span, position + 1);
   bool newest = end == position + 1;
   device const float* in = projected + token * shape.stride;
   uint row0 = (slots[token] * shape.kv_heads + kv_head) * shape.capacity;
@@ -225,10 +197,17 @@ template <uint HEADS>
     }
   }
 }
-template [[host_name("attention_split_1")]] [[kernel]] decltype(attention_split<1>) attention_split<1>;
-template [[host_name("attention_split_2")]] [[kernel]] decltype(attention_split<2>) attention_split<2>;
-template [[host_name("attention_split_4")]] [[kernel]] decltype(attention_split<4>) attention_split<4>;
-template [[host_name("attention_split_8")]] [[kernel]] decltype(attention_split<8>) attention_split<8>;
+#define SPLIT(name, heads, blocks)                          \
+  template [[host_name("attention_" name #heads)]] [[kernel]] \
+  decltype(attention_split<heads, blocks>) attention_split<heads, blocks>;
+SPLIT("split_", 1, false)
+SPLIT("split_", 2, false)
+SPLIT("split_", 4, false)
+SPLIT("split_", 8, false)
+SPLIT("blocks_", 1, true)
+SPLIT("blocks_", 2, true)
+SPLIT("blocks_", 4, true)
+SPLIT("blocks_", 8, true)
 
 // Joins the splits, divides, and applies the output gate.
 // Grid: (heads, tokens); threadgroup 256: a thread has one dimension. y [tokens, heads * 256] f32.
@@ -250,4 +229,38 @@ template [[host_name("attention_split_8")]] [[kernel]] decltype(attention_split<
   }
   float gate = projected[token * shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + i];
   y[(token * shape.heads + head) * HEAD_DIM + i] = value / sum * sigmoid(gate);
+}
+
+constant constexpr uint COMBINE_SIMDGROUPS = 8;
+
+// The same for attention_blocks: simdgroups share the blocks, a lane has eight dimensions.
+// Grid: (heads, tokens); threadgroup 256. y [tokens, heads * 256] f32.
+[[kernel, max_total_threads_per_threadgroup(COMBINE_SIMDGROUPS * 32)]] void attention_blocks_combine(
+    device const float* projected [[buffer(0)]], device const uint* positions [[buffer(1)]],
+    device const float4* partial [[buffer(2)]], device const float2* weights [[buffer(3)]],
+    device float* y [[buffer(4)]], constant AttentionShape& shape [[buffer(5)]],
+    uint2 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float4 parts[COMBINE_SIMDGROUPS * HEAD_DIM / 4];
+  uint head = tg.x, token = tg.y, at = (token * shape.heads + head) * shape.splits, position = positions[token];
+  uint used = position / split_span<true>(shape, position) + 1;
+  float largest = -INFINITY, sum = 0.0f;
+  for (uint s = lane; s < used; s += 32) largest = max(largest, weights[at + s].x);
+  largest = simd_max(largest);
+  for (uint s = lane; s < used; s += 32) sum += weights[at + s].y * exp2(weights[at + s].x - largest);
+  sum = simd_sum(sum);
+  float4 a = float4(0.0f), b = float4(0.0f);
+  for (uint s = sg; s < used; s += COMBINE_SIMDGROUPS) {
+    float f = exp2(weights[at + s].x - largest);
+    device const float4* row = partial + (at + s) * (HEAD_DIM / 4);
+    a += row[lane] * f;
+    b += row[32 + lane] * f;
+  }
+  parts[sg * (HEAD_DIM / 4) + lane] = a;
+  parts[sg * (HEAD_DIM / 4) + 32 + lane] = b;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float value = 0.0f;
+  for (uint i = 0; i < COMBINE_SIMDGROUPS; i++) value += ((threadgroup const float*)parts)[i * HEAD_DIM + tid];
+  float gate = projected[token * shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + tid];
+  y[(token * shape.heads + head) * HEAD_DIM + tid] = value / sum * sigmoid(gate);
 }

@@ -1,17 +1,8 @@
 // Gated DeltaNet, one token (arXiv:2412.06464): convolution, norms, gates, state step and gated norm in one dispatch.
-#include "common.metal.h"
+#include "shapes.metal.h"
 
-constant constexpr uint GDN_DIM = 128;         // width of a key head and of a value head
-constant constexpr uint GDN_TAPS = 4;          // convolution width, and slots of the ring
 constant constexpr uint GDN_SIMDGROUPS = 16;
 constant constexpr uint GDN_ROWS = GDN_DIM / GDN_SIMDGROUPS;  // state rows a simdgroup holds
-
-struct GdnShape {
-  uint key_heads;
-  uint value_heads;
-  uint stride;  // floats between the projections of two tokens
-  float eps;    // of the gated norm
-};
 
 // For value head h with key head h / (value_heads / key_heads):
 //   u = silu(conv(qkv)); q = l2norm(u_q) / sqrt(GDN_DIM); k = l2norm(u_k)
@@ -35,8 +26,10 @@ struct GdnShape {
     device float4* y [[buffer(9)]], constant GdnShape& shape [[buffer(10)]],
     uint2 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float qkv[3 * GDN_DIM];
-  threadgroup float outputs[GDN_DIM];
+  threadgroup float4 qkv4[3 * GDN_DIM / 4];
+  threadgroup float4 outputs4[GDN_DIM / 4];
+  threadgroup float* qkv = (threadgroup float*)qkv4;
+  threadgroup float* outputs = (threadgroup float*)outputs4;
   uint head = tg.x, token = tg.y, shared = shape.value_heads / shape.key_heads, key_head = head / shared;
   uint key_width = shape.key_heads * GDN_DIM, value_width = shape.value_heads * GDN_DIM;
   uint channels = 2 * key_width + value_width;
@@ -61,8 +54,7 @@ struct GdnShape {
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   // Every simdgroup normalises q and k for itself: a lane holds four neighbours of each.
-  threadgroup const float4* shared4 = (threadgroup const float4*)qkv;
-  float4 q = shared4[lane], k = shared4[GDN_DIM / 4 + lane];
+  float4 q = qkv4[lane], k = qkv4[GDN_DIM / 4 + lane];
   q *= precise::rsqrt(simd_sum(dot(q, q)) + 1e-6f) * precise::rsqrt(float(GDN_DIM));
   k *= precise::rsqrt(simd_sum(dot(k, k)) + 1e-6f);
   float b = in[channels + value_width + head], a = in[channels + value_width + shape.value_heads + head];
@@ -81,7 +73,7 @@ struct GdnShape {
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   if (sg == 0) {
-    float4 o = ((threadgroup const float4*)outputs)[lane];
+    float4 o = outputs4[lane];
     float factor = precise::rsqrt(simd_sum(dot(o, o)) / float(GDN_DIM) + shape.eps);
     device const float* z = in + channels + head * GDN_DIM + lane * 4;
     float4 open = float4(silu(z[0]), silu(z[1]), silu(z[2]), silu(z[3]));

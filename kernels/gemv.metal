@@ -3,18 +3,9 @@
 // A threadgroup stages the activations once; a simdgroup computes ROWS rows, its lanes share the columns, CHUNK at a
 // time, and every activation it takes up serves all rows. Up to four matrices with one input go in one dispatch,
 // their outputs side by side.
-#include "common.metal.h"
+#include "shapes.metal.h"
 
 constant constexpr uint GEMV_SIMDGROUPS = 4;
-
-struct ProjectShape {
-  uint cols;      // input width, a multiple of 64
-  uint matrices;  // 1 to 4
-  uint4 rows;     // output width of each matrix; they may be ragged
-  uint4 bits;     // 4 or 8, for each
-  uint stride;    // floats between the outputs of two tokens
-  float eps;      // of the RMSNorm
-};
 
 // y = W rmsnorm(x), or y += W x.
 //

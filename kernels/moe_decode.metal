@@ -2,19 +2,9 @@
 //
 // `routed` [tokens, stride] f32 is what `project_norm` leaves of the router (8-bit), the shared expert's gate
 // (8-bit), and the shared expert's gate and up projections: [experts | 1 | shared width | shared width].
-#include "common.metal.h"
+#include "shapes.metal.h"
 
 constant constexpr uint MOE_SIMDGROUPS = 4;
-
-struct MoeShape {
-  uint hidden;
-  uint experts;
-  uint chosen;        // experts a token
-  uint width;         // of a routed expert
-  uint shared_width;  // of the shared expert
-  uint stride;        // floats between two tokens in `routed`
-  float eps;          // of the RMSNorm
-};
 
 // h[e] = silu(gate_e x) up_e x for the chosen experts, x = rmsnorm(residual).
 //

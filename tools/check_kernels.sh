@@ -2,7 +2,7 @@
 # Checks kernel sources without a GPU: our lints, clang-19 as a strict type checker, NVRTC for three generations of
 # NVIDIA GPUs. What is missing is an error that says how to install it.
 #
-#   tools/check_kernels.sh [FILE.metal ...]        (default: kernels/*.metal)
+#   tools/check_kernels.sh [FILE.metal ...]        (default: kernels/all.metal, which includes every other)
 #
 # Needs clang-19 (Debian: apt-get install clang-19) and the Python package nvidia-cuda-nvrtc for the interpreter
 # named by PYTHON (default python3).
@@ -15,7 +15,12 @@ command -v clang-19 >/dev/null || { echo "missing: clang-19 (apt-get install cla
   { echo "missing: $python -m pip install nvidia-cuda-nvrtc" >&2; exit 1; }
 
 files=("$@")
-[ ${#files[@]} -gt 0 ] || files=(kernels/*.metal)
+[ ${#files[@]} -gt 0 ] || files=(kernels/all.metal)
+for file in kernels/*.metal; do
+  name=${file#kernels/}
+  [ "$name" = all.metal ] || grep -qx "#include \"$name\"" kernels/all.metal ||
+    { echo "kernels/all.metal does not include $name" >&2; exit 1; }
+done
 [ -e "${files[0]}" ] || { echo "no kernel sources: ${files[*]}" >&2; exit 1; }
 
 cargo build --quiet --release -p lily-msl --example translate

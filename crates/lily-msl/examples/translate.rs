@@ -46,7 +46,11 @@ fn translate(form: &str, path: &Path) -> Result<String, String> {
     if form == "metal" {
         return sources.flatten(&root).map_err(|e| e.to_string());
     }
-    let unit = Unit::parse(&sources, &root, &ParseOptions::default()).map_err(|e| e.to_string())?;
+    let mut options = ParseOptions::default();
+    if form == "cuda" {
+        options.defines.push(("LILY_CUDA".into(), "1".into()));
+    }
+    let unit = Unit::parse(&sources, &root, &options).map_err(|e| e.to_string())?;
     match form {
         "soft" => Ok(unit.soft_source().cpp),
         "cuda" => unit.cuda_source(&CudaOptions::default()).map_err(|e| e.to_string()),

@@ -131,6 +131,7 @@ LILY_FN bool simd_any(bool p) { return __any_sync(~0u, p); }
 LILY_FN bool simd_is_first() { return lane_index() == 0; }
 
 } // namespace metal
+#define LILY_TENSOR_CORES
 #include "matrix.hpp"
 namespace metal {
 
@@ -144,31 +145,68 @@ LILY_FN void simdgroup_store(const simdgroup_matrix<T, 8, 8>& d, T* p, ulong str
                              bool transpose = false) {
   d.store(p, stride, origin, transpose);
 }
-// The lane that holds an element of a matrix.
-LILY_FN int matrix_lane(uint row, uint column) {
-  return int(((row & 4) | ((column & 4) >> 1)) * 4 + (row & 3) * 2 + ((column >> 1) & 1));
+// Matrix products on the tensor cores (PTX ISA, "Warp-level matrix instructions"), shape m16n8k8 with its upper eight
+// rows zero. Of the first factor a lane has two neighbours of a row, as in memory; of the second it needs two
+// neighbours of a column, so that factor is transposed first, which movmatrix does for 16-bit elements.
+LILY_FN uint transposed(uint pair) {
+  uint t;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(pair));
+  return t;
 }
-// By shuffles: right everywhere, and slow. Matrix products that matter have their own kernels.
-template <class D, class A, class B, class C>
+template <class T> LILY_FN uint packed(const vec<T, 2>& e) {
+  ushort x, y;
+  memcpy(&x, &e.v[0], 2);
+  memcpy(&y, &e.v[1], 2);
+  return uint(x) | uint(y) << 16;
+}
+LILY_FN void tensor_product(float& d0, float& d1, const vec<bfloat, 2>& a, const vec<bfloat, 2>& b) {
+  float u0, u1;
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %9};"
+      : "=f"(d0), "=f"(d1), "=f"(u0), "=f"(u1)
+      : "r"(packed(a)), "r"(0), "r"(transposed(packed(b))), "f"(d0), "f"(d1), "f"(0.0f));
+}
+LILY_FN void tensor_product(float& d0, float& d1, const vec<half, 2>& a, const vec<half, 2>& b) {
+  float u0, u1;
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %9};"
+      : "=f"(d0), "=f"(d1), "=f"(u0), "=f"(u1)
+      : "r"(packed(a)), "r"(0), "r"(transposed(packed(b))), "f"(d0), "f"(d1), "f"(0.0f));
+}
+// Of an f32 the tensor cores take 11 significant bits, so each is split in two and three of the four products are
+// summed, the smallest first: 22 bits, as good as f32 sums are. The order of k is the pairs': any order sums the same.
+LILY_FN uint to_tf32(float x) {
+  uint t;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(t) : "f"(x));
+  return t;
+}
+LILY_FN void tensor_step(float& d0, float& d1, uint a0, uint a1, uint b0, uint b1) {
+  float u0, u1;
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %6, %5, %6}, {%7, %8}, {%9, %10, %11, %11};"
+      : "=f"(d0), "=f"(d1), "=f"(u0), "=f"(u1)
+      : "r"(a0), "r"(a1), "r"(0), "r"(b0), "r"(b1), "f"(d0), "f"(d1), "f"(0.0f));
+}
+LILY_FN void tensor_product(float& d0, float& d1, const vec<float, 2>& a, const vec<float, 2>& b) {
+  // The transposed second factor: high and low halves of its words each make a matrix of 16-bit elements.
+  uint x = __float_as_uint(b.v[0]), y = __float_as_uint(b.v[1]);
+  uint low = transposed(__byte_perm(x, y, 0x5410)), high = transposed(__byte_perm(x, y, 0x7632));
+  float b0 = __uint_as_float(__byte_perm(low, high, 0x5410)), b1 = __uint_as_float(__byte_perm(low, high, 0x7632));
+  uint a0 = to_tf32(a.v[0]), a1 = to_tf32(a.v[1]), c0 = to_tf32(b0), c1 = to_tf32(b1);
+  uint a0_rest = to_tf32(a.v[0] - __uint_as_float(a0)), a1_rest = to_tf32(a.v[1] - __uint_as_float(a1));
+  uint c0_rest = to_tf32(b0 - __uint_as_float(c0)), c1_rest = to_tf32(b1 - __uint_as_float(c1));
+  tensor_step(d0, d1, a0_rest, a1_rest, c0, c1);
+  tensor_step(d0, d1, a0, a1, c0_rest, c1_rest);
+  tensor_step(d0, d1, a0, a1, c0, c1);
+}
+template <class D, class A, class C>
 LILY_FN void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                                           const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c) {
+                                           const simdgroup_matrix<A, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c) {
   float d0 = float(c.e.v[0]), d1 = float(c.e.v[1]);
-  float a0 = float(a.e.v[0]), a1 = float(a.e.v[1]), b0 = float(b.e.v[0]), b1 = float(b.e.v[1]);
-  uint row = matrix_row(lane_index()), column = matrix_column(lane_index());
-#pragma unroll
-  for (uint k = 0; k < 8; k++) {
-    float av = __shfl_sync(~0u, (k & 1) ? a1 : a0, matrix_lane(row, k));
-    int from = matrix_lane(k, column);
-    float x0 = __shfl_sync(~0u, b0, from), x1 = __shfl_sync(~0u, b1, from);
-    d0 += av * x0;
-    d1 += av * x1;
-  }
+  tensor_product(d0, d1, a.e, b.e);
   d.e.v[0] = convert<D>(d0);
   d.e.v[1] = convert<D>(d1);
 }
-template <class D, class A, class B>
+template <class D, class A>
 LILY_FN void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                                const simdgroup_matrix<B, 8, 8>& b) {
+                                const simdgroup_matrix<A, 8, 8>& b) {
   simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix<float, 8, 8>(0.0f));
 }
 

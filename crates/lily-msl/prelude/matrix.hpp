@@ -1,8 +1,15 @@
-// The 8 x 8 matrix a simdgroup holds: every lane has two neighbouring elements of one row.
+// The 8 x 8 matrix a simdgroup holds: every lane has two neighbouring elements of one row. Which lane has which is
+// nobody's business but the device's.
 namespace metal {
 
+#if defined(LILY_TENSOR_CORES)
+// As the tensor cores have their accumulators.
+LILY_FN uint matrix_row(uint lane) { return lane / 4; }
+LILY_FN uint matrix_column(uint lane) { return lane % 4 * 2; }
+#else
 LILY_FN uint matrix_row(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
 LILY_FN uint matrix_column(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
+#endif
 
 template <class T, int R, int C> struct simdgroup_matrix {
   static_assert(R == 8 && C == 8, "simdgroup matrices are 8 x 8");

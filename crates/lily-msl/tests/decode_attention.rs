@@ -7,39 +7,15 @@ use std::sync::OnceLock;
 
 use bytemuck::cast_slice;
 use common::device::*;
+use common::attention::{rates, rotated};
 use common::*;
 use half::bf16;
 use lily_msl::soft::{Arg, SoftLibrary};
 
 fn library() -> Option<&'static SoftLibrary> {
     static LIB: OnceLock<Option<SoftLibrary>> = OnceLock::new();
-    let source = ("attention_decode.metal", include_str!("../../../kernels/attention_decode.metal"));
-    LIB.get_or_init(|| {
-        kernel_library("attention_test.metal", include_str!("kernels/attention_test.metal"), &[source])
-    })
-    .as_ref()
-}
-
-/// The 64-bit binary fraction of turns a position makes, for each of 32 rotations, high word first.
-fn rates() -> Vec<[u32; 2]> {
-    (0..32)
-        .map(|i| {
-            let turns = 1e7f64.powf(-(i as f64) / 32.0) / std::f64::consts::TAU;
-            let fraction = (turns * 2f64.powi(64)) as u64;
-            [(fraction >> 32) as u32, fraction as u32]
-        })
-        .collect()
-}
-
-fn rotated(x: &[f64], gain: &[bf16], position: u32) -> Vec<f64> {
-    let mut v = rms_norm(x, &wide_bf16(gain), EPS as f64);
-    for i in 0..32 {
-        let angle = position as f64 * 1e7f64.powf(-(i as f64) / 32.0);
-        let (a, b) = (v[i], v[i + 32]);
-        v[i] = a * angle.cos() - b * angle.sin();
-        v[i + 32] = b * angle.cos() + a * angle.sin();
-    }
-    v
+    LIB.get_or_init(|| kernel_library("attention_test.metal", include_str!("kernels/attention_test.metal")))
+        .as_ref()
 }
 
 #[test]
@@ -72,111 +48,139 @@ fn rotation_is_exact_at_any_position() {
 #[test]
 fn attention_over_splits() {
     let Some(lib) = library() else { return };
-    const D: usize = 256;
     // (heads, KV heads, span, positions of the tokens): lily-mini, tiny, 35B; edges of spans.
-    let cases: [(usize, usize, u32, &[u32]); 5] = [
-        (4, 1, 64, &[0, 63, 64]),
+    for (heads, kv_heads, span, positions) in [
+        (4, 1, 64, &[0, 63, 64][..]),
         (4, 2, 32, &[31, 100]),
         (16, 2, 64, &[130]),
         (16, 2, 1024, &[3]),
         (2, 2, 16, &[40, 0]),
-    ];
-    for (heads, kv_heads, span, positions) in cases {
-        let mut r = Random(heads as u64 * 100 + span as u64);
-        let (tokens, group, capacity) = (positions.len(), heads / kv_heads, 160usize);
-        let stride = heads * 2 * D + 2 * kv_heads * D;
-        let splits = (capacity as u32).div_ceil(span) as usize;
-        let projected: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 3.0 * x).collect();
-        let (q_gain, k_gain) = (bfloats(&mut r, D, 0.5, 1.5), bfloats(&mut r, D, 0.5, 1.5));
-        let slots: Vec<u32> = (0..tokens as u32).rev().collect();
-        let cache = tokens * kv_heads * capacity * D;
-        let (keys0, values0) = (bfloats(&mut r, cache, 1.5, 0.0), bfloats(&mut r, cache, 1.0, 0.2));
-        let at = |t: usize, kv: usize, p: usize| ((slots[t] as usize * kv_heads + kv) * capacity + p) * D;
+    ] {
+        attention(lib, heads, kv_heads, Layout::Spans(span), positions);
+    }
+}
 
-        // What the cache must hold after, and the result.
-        let (mut keys_after, mut values_after) = (keys0.clone(), values0.clone());
-        let mut want = Vec::new();
-        for t in 0..tokens {
-            let p = positions[t] as usize;
-            let row = &projected[t * stride..(t + 1) * stride];
-            for kv in 0..kv_heads {
-                let k = rotated(&wide(&row[heads * 2 * D + kv * D..][..D]), &k_gain, p as u32);
-                for i in 0..D {
-                    keys_after[at(t, kv, p) + i] = bf16::from_f64(k[i]);
-                    values_after[at(t, kv, p) + i] =
-                        bf16::from_f32(row[heads * 2 * D + (kv_heads + kv) * D + i]);
-                }
-            }
-            for h in 0..heads {
-                let q = rotated(&wide(&row[h * 2 * D..][..D]), &q_gain, p as u32);
-                let score = |n: usize| {
-                    let k = &keys_after[at(t, h / group, n)..][..D];
-                    k.iter().zip(&q).map(|(k, q)| k.to_f64() * q).sum::<f64>() / 16.0
-                };
-                let scores: Vec<f64> = (0..=p).map(score).collect();
-                let top = scores.iter().copied().fold(f64::MIN, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                for i in 0..D {
-                    let v = |n: usize| values_after[at(t, h / group, n) + i].to_f64();
-                    let o: f64 = weights.iter().enumerate().map(|(n, w)| w * v(n)).sum::<f64>() / total;
-                    want.push(o * sigmoid(row[h * 2 * D + D + i] as f64));
-                }
+#[test]
+fn attention_over_fixed_blocks() {
+    let Some(lib) = library() else { return };
+    // (heads, KV heads, blocks, positions): shares of 8, 16 and 24 positions; more blocks than shares.
+    for (heads, kv_heads, blocks, positions) in [
+        (4, 1, 8, &[0, 63, 64][..]),
+        (4, 2, 64, &[7, 8, 100]),
+        (16, 2, 8, &[130]),
+        (16, 2, 70, &[159]),
+        (2, 2, 7, &[155, 55]),
+    ] {
+        attention(lib, heads, kv_heads, Layout::Blocks(blocks), positions);
+    }
+}
+
+/// How the positions are shared.
+#[derive(Clone, Copy)]
+enum Layout {
+    Spans(u32),
+    Blocks(usize),
+}
+
+fn attention(lib: &SoftLibrary, heads: usize, kv_heads: usize, layout: Layout, positions: &[u32]) {
+    const D: usize = 256;
+    let span = if let Layout::Spans(span) = layout { span } else { 0 };
+    let mut r = Random(heads as u64 * 100 + if span > 0 { span as u64 } else { 7 });
+    let (tokens, group, capacity) = (positions.len(), heads / kv_heads, 160usize);
+    let stride = heads * 2 * D + 2 * kv_heads * D;
+    let (splits, name) = match layout {
+        Layout::Spans(span) => ((capacity as u32).div_ceil(span) as usize, "split"),
+        Layout::Blocks(blocks) => (blocks, "blocks"),
+    };
+    let projected: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 3.0 * x).collect();
+    let (q_gain, k_gain) = (bfloats(&mut r, D, 0.5, 1.5), bfloats(&mut r, D, 0.5, 1.5));
+    let slots: Vec<u32> = (0..tokens as u32).rev().collect();
+    let cache = tokens * kv_heads * capacity * D;
+    let (keys0, values0) = (bfloats(&mut r, cache, 1.5, 0.0), bfloats(&mut r, cache, 1.0, 0.2));
+    let at = |t: usize, kv: usize, p: usize| ((slots[t] as usize * kv_heads + kv) * capacity + p) * D;
+
+    // What the cache must hold after, and the result.
+    let (mut keys_after, mut values_after) = (keys0.clone(), values0.clone());
+    let mut want = Vec::new();
+    for t in 0..tokens {
+        let p = positions[t] as usize;
+        let row = &projected[t * stride..(t + 1) * stride];
+        for kv in 0..kv_heads {
+            let k = rotated(&wide(&row[heads * 2 * D + kv * D..][..D]), &k_gain, p as u32);
+            for i in 0..D {
+                keys_after[at(t, kv, p) + i] = bf16::from_f64(k[i]);
+                values_after[at(t, kv, p) + i] =
+                    bf16::from_f32(row[heads * 2 * D + (kv_heads + kv) * D + i]);
             }
         }
-        let mut shape =
-            vec![heads as u32, kv_heads as u32, capacity as u32, span, splits as u32, stride as u32];
-        shape.push(EPS.to_bits());
-        for seed in SEEDS {
-            let (mut keys, mut values) = (keys0.clone(), values0.clone());
-            let mut partial = vec![f32::NAN; tokens * heads * splits * D];
-            let mut weights = vec![f32::NAN; tokens * heads * splits * 2];
-            let mut y = vec![f32::NAN; tokens * heads * D];
-            let o = run(
-                lib,
-                &format!("attention_split_{group}"),
-                [splits as u32, kv_heads as u32, tokens as u32],
-                128,
-                seed,
-                vec![
-                    ("projected", read(&projected)),
-                    ("q_gain", read(&q_gain)),
-                    ("k_gain", read(&k_gain)),
-                    ("rates", read(&rates())),
-                    ("positions", read(positions)),
-                    ("slots", read(&slots)),
-                    ("keys", write(&mut keys)),
-                    ("values", write(&mut values)),
-                    ("partial", write(&mut partial)),
-                    ("weights", write(&mut weights)),
-                    ("shape", Arg::Bytes(cast_slice(&shape))),
-                ],
-            );
-            // Every cached row is read once for all heads of its group; the new one is only written.
-            let rows: u64 = positions.iter().map(|&p| p as u64).sum::<u64>() * kv_heads as u64;
-            assert_eq!((o.touched[6].bytes_read(), o.touched[7].bytes_read()), (rows * 512, rows * 512));
-            assert_eq!(o.touched[6].bytes_written(), (tokens * kv_heads * D * 2) as u64);
-            run(
-                lib,
-                "attention_combine",
-                [heads as u32, tokens as u32, 1],
-                256,
-                seed,
-                vec![
-                    ("projected", read(&projected)),
-                    ("positions", read(positions)),
-                    ("partial", read(&partial)),
-                    ("weights", read(&weights)),
-                    ("y", write(&mut y)),
-                    ("shape", Arg::Bytes(cast_slice(&shape))),
-                ],
-            );
-            let what = format!("attention {heads}/{kv_heads} span {span}");
-            close(&what, &y, &want, 1e-5);
-            assert_eq!(values, values_after, "{what}");
-            // A rounding of f32 may fall on the other side of a bfloat's.
-            let narrow = |v: &[bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
-            close(&format!("{what}: keys"), &narrow(&keys), &wide_bf16(&keys_after), 0.008);
+        for h in 0..heads {
+            let q = rotated(&wide(&row[h * 2 * D..][..D]), &q_gain, p as u32);
+            let score = |n: usize| {
+                let k = &keys_after[at(t, h / group, n)..][..D];
+                k.iter().zip(&q).map(|(k, q)| k.to_f64() * q).sum::<f64>() / 16.0
+            };
+            let scores: Vec<f64> = (0..=p).map(score).collect();
+            let top = scores.iter().copied().fold(f64::MIN, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            for i in 0..D {
+                let v = |n: usize| values_after[at(t, h / group, n) + i].to_f64();
+                let o: f64 = weights.iter().enumerate().map(|(n, w)| w * v(n)).sum::<f64>() / total;
+                want.push(o * sigmoid(row[h * 2 * D + D + i] as f64));
+            }
         }
+    }
+    let mut shape =
+        vec![heads as u32, kv_heads as u32, capacity as u32, span, splits as u32, stride as u32];
+    shape.push(EPS.to_bits());
+    for seed in SEEDS {
+        let (mut keys, mut values) = (keys0.clone(), values0.clone());
+        let mut partial = vec![f32::NAN; tokens * heads * splits * D];
+        let mut weights = vec![f32::NAN; tokens * heads * splits * 2];
+        let mut y = vec![f32::NAN; tokens * heads * D];
+        let o = run(
+            lib,
+            &format!("attention_{name}_{group}"),
+            [splits as u32, kv_heads as u32, tokens as u32],
+            128,
+            seed,
+            vec![
+                ("projected", read(&projected)),
+                ("q_gain", read(&q_gain)),
+                ("k_gain", read(&k_gain)),
+                ("rates", read(&rates())),
+                ("positions", read(positions)),
+                ("slots", read(&slots)),
+                ("keys", write(&mut keys)),
+                ("values", write(&mut values)),
+                ("partial", write(&mut partial)),
+                ("weights", write(&mut weights)),
+                ("shape", Arg::Bytes(cast_slice(&shape))),
+            ],
+        );
+        // Every cached row is read once for all heads of its group; the new one is only written.
+        let rows: u64 = positions.iter().map(|&p| p as u64).sum::<u64>() * kv_heads as u64;
+        assert_eq!((o.touched[6].bytes_read(), o.touched[7].bytes_read()), (rows * 512, rows * 512));
+        assert_eq!(o.touched[6].bytes_written(), (tokens * kv_heads * D * 2) as u64);
+        run(
+            lib,
+            if name == "split" { "attention_combine" } else { "attention_blocks_combine" },
+            [heads as u32, tokens as u32, 1],
+            256,
+            seed,
+            vec![
+                ("projected", read(&projected)),
+                ("positions", read(positions)),
+                ("partial", read(&partial)),
+                ("weights", read(&weights)),
+                ("y", write(&mut y)),
+                ("shape", Arg::Bytes(cast_slice(&shape))),
+            ],
+        );
+        let what = format!("attention {heads}/{kv_heads}, {name}, span {span}");
+        close(&what, &y, &want, 1e-5);
+        assert_eq!(values, values_after, "{what}");
+        // A rounding of f32 may fall on the other side of a bfloat's.
+        close(&format!("{what}: keys"), &narrow(&keys), &wide_bf16(&keys_after), 0.008);
     }
 }

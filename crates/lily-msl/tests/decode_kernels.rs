@@ -7,38 +7,29 @@ use std::sync::OnceLock;
 
 use bytemuck::cast_slice;
 use common::device::*;
+use common::gdn::gdn_reference;
 use common::*;
-use half::bf16;
 use lily_msl::soft::{Arg, SoftLibrary};
 
 /// The library of one source, built once.
 fn library(name: &'static str) -> Option<&'static SoftLibrary> {
+    const NAMES: [&str; 4] = ["gemv.metal", "gdn_decode.metal", "moe_decode.metal", "sample.metal"];
     static LIBS: [OnceLock<Option<SoftLibrary>>; 4] = [const { OnceLock::new() }; 4];
-    let sources = [
-        ("gemv.metal", include_str!("../../../kernels/gemv.metal")),
-        ("gdn_decode.metal", include_str!("../../../kernels/gdn_decode.metal")),
-        ("moe_decode.metal", include_str!("../../../kernels/moe_decode.metal")),
-        ("sample.metal", include_str!("../../../kernels/sample.metal")),
-    ];
-    let i = sources.iter().position(|s| s.0 == name).expect("a known source");
-    LIBS[i].get_or_init(|| kernel_library(name, sources[i].1, &[])).as_ref()
+    let i = NAMES.iter().position(|s| *s == name).expect("a known source");
+    LIBS[i].get_or_init(|| kernel_file(name)).as_ref()
 }
 
 /// All kernels in one source, as a host compiles them: names do not collide, and the manifest is complete.
 #[test]
 fn all_kernels_are_one_library() {
     let mut s = lily_msl::Sources::new();
-    s.add("all.metal", include_str!("../../../kernels/all.metal"))
-        .add("common.metal.h", include_str!("../../../kernels/common.metal.h"))
-        .add("attention_decode.metal", include_str!("../../../kernels/attention_decode.metal"))
-        .add("gdn_decode.metal", include_str!("../../../kernels/gdn_decode.metal"))
-        .add("gemv.metal", include_str!("../../../kernels/gemv.metal"))
-        .add("moe_decode.metal", include_str!("../../../kernels/moe_decode.metal"))
-        .add("sample.metal", include_str!("../../../kernels/sample.metal"));
+    for (name, text) in KERNELS {
+        s.add(name, text);
+    }
     let u = lily_msl::Unit::parse(&s, "all.metal", &Default::default()).unwrap_or_else(|e| panic!("{e}"));
     u.lint().unwrap_or_else(|e| panic!("{e}"));
     let m = u.manifest().unwrap_or_else(|e| panic!("{e}"));
-    assert!(m.kernels.len() >= 23, "{} kernels", m.kernels.len());
+    assert!(m.kernels.len() >= 52, "{} kernels", m.kernels.len());
     let names: std::collections::BTreeSet<&str> = u.constants.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names.len(), u.constants.len(), "two constants have one name");
     // Metal's own compiler gets one text with every file once.
@@ -240,60 +231,6 @@ fn gdn_steps() {
             }
         }
     }
-}
-
-#[allow(clippy::too_many_arguments)]
-fn gdn_reference(
-    inputs: &[Vec<f32>],
-    state: &mut [f64],
-    kh: usize,
-    vh: usize,
-    conv: &[bf16],
-    a_log: &[f32],
-    dt_bias: &[f32],
-    gain: &[bf16],
-) -> Vec<f64> {
-    const D: usize = 128;
-    let (kw, vw) = (kh * D, vh * D);
-    let channels = 2 * kw + vw;
-    let now = inputs.last().unwrap();
-    let u: Vec<f64> = (0..channels)
-        .map(|c| {
-            let taps = (0..4).map(|j| {
-                let x = (inputs.len() + j).checked_sub(4).map_or(0.0, |i| inputs[i][c]);
-                conv[c * 4 + j].to_f64() * x as f64
-            });
-            silu(taps.sum())
-        })
-        .collect();
-    let l2 = |v: &[f64]| {
-        let s = 1.0 / (v.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
-        v.iter().map(|x| x * s).collect::<Vec<f64>>()
-    };
-    let mut out = Vec::new();
-    for h in 0..vh {
-        let key = h / (vh / kh) * D;
-        let q: Vec<f64> = l2(&u[key..key + D]).iter().map(|x| x / (D as f64).sqrt()).collect();
-        let k = l2(&u[kw + key..kw + key + D]);
-        let v = &u[2 * kw + h * D..][..D];
-        let (b, a) = (now[channels + vw + h] as f64, now[channels + vw + vh + h] as f64);
-        let softplus = (1.0 + (a + dt_bias[h] as f64).exp()).ln();
-        let decay = (-(a_log[h] as f64).exp() * softplus).exp();
-        let o: Vec<f64> = (0..D)
-            .map(|i| {
-                let row = &mut state[(h * D + i) * D..][..D];
-                row.iter_mut().for_each(|s| *s *= decay);
-                let sk: f64 = row.iter().zip(&k).map(|(s, k)| s * k).sum();
-                let delta = sigmoid(b) * (v[i] - sk);
-                row.iter_mut().zip(&k).for_each(|(s, k)| *s += delta * k);
-                row.iter().zip(&q).map(|(s, q)| s * q).sum()
-            })
-            .collect();
-        let z = &now[channels + h * D..][..D];
-        let normed = rms_norm(&o, &wide_bf16(gain), EPS as f64);
-        out.extend(normed.iter().zip(z).map(|(o, &z)| o * silu(z as f64)));
-    }
-    out
 }
 
 #[test]

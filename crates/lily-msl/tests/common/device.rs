@@ -11,13 +11,45 @@ pub const SEEDS: [u32; 2] = [0, 31];
 /// Epsilon of every RMSNorm.
 pub const EPS: f32 = 1e-6;
 
-/// Lints and builds a source, which may include the common header and those given; `None` without a compiler.
-pub fn kernel_library(name: &str, text: &str, headers: &[(&str, &str)]) -> Option<SoftLibrary> {
-    let mut all = vec![("common.metal.h", include_str!("../../../../kernels/common.metal.h"))];
-    all.extend(headers);
-    let u = unit(name, text, &all);
+/// Every source of `kernels/`.
+pub const KERNELS: [(&str, &str); 15] = [
+    ("all.metal", include_str!("../../../../kernels/all.metal")),
+    ("attention.metal.h", include_str!("../../../../kernels/attention.metal.h")),
+    ("attention_decode.metal", include_str!("../../../../kernels/attention_decode.metal")),
+    ("attention_prefill.metal", include_str!("../../../../kernels/attention_prefill.metal")),
+    ("common.metal.h", include_str!("../../../../kernels/common.metal.h")),
+    ("gdn_decode.metal", include_str!("../../../../kernels/gdn_decode.metal")),
+    ("gdn_prefill.metal", include_str!("../../../../kernels/gdn_prefill.metal")),
+    ("gemm.metal", include_str!("../../../../kernels/gemm.metal")),
+    ("gemm.metal.h", include_str!("../../../../kernels/gemm.metal.h")),
+    ("gemv.metal", include_str!("../../../../kernels/gemv.metal")),
+    ("moe_decode.metal", include_str!("../../../../kernels/moe_decode.metal")),
+    ("moe_prefill.metal", include_str!("../../../../kernels/moe_prefill.metal")),
+    ("rows_prefill.metal", include_str!("../../../../kernels/rows_prefill.metal")),
+    ("sample.metal", include_str!("../../../../kernels/sample.metal")),
+    ("shapes.metal.h", include_str!("../../../../kernels/shapes.metal.h")),
+];
+
+/// The text of one of [`KERNELS`].
+pub fn kernel_text(name: &str) -> &'static str {
+    KERNELS.iter().find(|k| k.0 == name).unwrap_or_else(|| panic!("no kernel source {name}")).1
+}
+
+/// Lints and builds one of [`KERNELS`]; `None` without a compiler.
+pub fn kernel_file(name: &str) -> Option<SoftLibrary> {
+    kernel_library(name, kernel_text(name))
+}
+
+/// Lints and builds a source, which may include any of [`KERNELS`]; `None` without a compiler.
+pub fn kernel_library(name: &str, text: &str) -> Option<SoftLibrary> {
+    let u = unit(name, text, &KERNELS);
     u.lint().unwrap_or_else(|e| panic!("{e}"));
     compiler().map(|c| checked(&u, &c))
+}
+
+/// A `PrefillChunk`: position of the first token, tokens, slot.
+pub fn chunk(position: usize, tokens: usize, slot: usize) -> [u32; 3] {
+    [position as u32, tokens as u32, slot as u32]
 }
 
 pub fn run(

@@ -1,17 +1,20 @@
 //! Shared by the tests that compile kernels; not every one uses all of it.
 #![allow(dead_code)]
 
+pub mod attention;
 pub mod device;
+pub mod gdn;
 
 use lily_msl::soft::{Compiler, SoftLibrary};
 use lily_msl::{ParseOptions, Sources, Unit};
 
 /// Parses a source; panics with the findings.
 pub fn unit(name: &str, text: &str, headers: &[(&str, &str)]) -> Unit {
-    let mut s = Sources::single(name, text);
+    let mut s = Sources::new();
     for (n, t) in headers {
         s.add(*n, *t);
     }
+    s.add(name, text);
     Unit::parse(&s, name, &ParseOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -85,6 +88,16 @@ impl Quant {
             .collect()
     }
 
+    /// Row `row` as a matrix unit takes it: the f32 sum of product and bias, rounded to bf16.
+    pub fn row_rounded(&self, row: usize) -> Vec<f64> {
+        self.row(row).iter().map(|&w| half::bf16::from_f32(w as f32).to_f64()).collect()
+    }
+
+    /// `W x` with rounded weights, of the rows given.
+    pub fn rounded_dots(&self, rows: std::ops::Range<usize>, x: &[f64]) -> Vec<f64> {
+        rows.map(|r| self.row_rounded(r).iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+    }
+
     /// `W x`.
     pub fn apply(&self, x: &[f64]) -> Vec<f64> {
         (0..self.rows).map(|r| self.row_dot(r, x)).collect()
@@ -111,6 +124,15 @@ pub fn wide(x: &[f32]) -> Vec<f64> {
 
 pub fn wide_bf16(x: &[half::bf16]) -> Vec<f64> {
     x.iter().map(|v| v.to_f64()).collect()
+}
+
+/// To bf16 and back.
+pub fn round_bf16(x: &[f64]) -> Vec<f64> {
+    x.iter().map(|&v| half::bf16::from_f64(v).to_f64()).collect()
+}
+
+pub fn narrow(x: &[half::bf16]) -> Vec<f32> {
+    x.iter().map(|v| v.to_f32()).collect()
 }
 
 pub fn sigmoid(x: f64) -> f64 {

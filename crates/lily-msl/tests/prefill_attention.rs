@@ -1,0 +1,149 @@
+//! Attention of a chunk on the checked soft device against f64, at the head counts of the tiny model, of lily-mini and
+//! of the 35B model, behind prefixes of any length, in two schedules. Caches and scratch are NaN where nothing was
+//! written yet.
+
+mod common;
+
+use std::sync::OnceLock;
+
+use bytemuck::cast_slice;
+use common::attention::{rates, rotated};
+use common::device::*;
+use common::*;
+use half::bf16;
+use lily_msl::soft::{Arg, SoftLibrary};
+
+const D: usize = 256;
+const CAPACITY: usize = 200;
+
+fn library() -> Option<&'static SoftLibrary> {
+    static LIB: OnceLock<Option<SoftLibrary>> = OnceLock::new();
+    LIB.get_or_init(|| kernel_file("attention_prefill.metal")).as_ref()
+}
+
+/// Heads, KV heads, position of the chunk, tokens.
+struct Case(usize, usize, usize, usize);
+
+#[test]
+fn causal_behind_a_prefix() {
+    let Some(lib) = library() else { return };
+    let cases = [
+        Case(4, 1, 0, 19),    // lily-mini
+        Case(4, 1, 61, 9),    // the prefix ends inside eight positions, the chunk in the second block of 64
+        Case(4, 2, 5, 40),    // tiny
+        Case(16, 2, 0, 9),    // 35B
+        Case(16, 2, 130, 13), // 35B, three blocks
+        Case(2, 2, 40, 35),   // no packing, two tiles
+        Case(8, 1, 199, 1),   // the cache's last position
+    ];
+    for case in cases {
+        check(lib, &case);
+    }
+}
+
+fn check(lib: &SoftLibrary, &Case(heads, kv_heads, start, tokens): &Case) {
+    let what = format!("{heads}/{kv_heads} heads, {tokens} tokens behind {start}");
+    let mut r = Random((heads * 1000 + start) as u64);
+    let (group, end) = (heads / kv_heads, start + tokens);
+    let stride = heads * 2 * D + 2 * kv_heads * D + 4;
+    let projected: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 3.0 * x).collect();
+    let (q_gain, k_gain) = (bfloats(&mut r, D, 0.5, 1.5), bfloats(&mut r, D, 0.5, 1.5));
+    let slot = 1;
+    let at = |kv: usize, p: usize| ((slot * kv_heads + kv) * CAPACITY + p) * D;
+    let (mut keys0, mut values0) = (vec![bf16::NAN; 2 * kv_heads * CAPACITY * D], Vec::new());
+    values0.resize(keys0.len(), bf16::NAN);
+    for kv in 0..kv_heads {
+        let prefix = at(kv, 0)..at(kv, start);
+        keys0[prefix.clone()].copy_from_slice(&bfloats(&mut r, start * D, 1.5, 0.0));
+        values0[prefix].copy_from_slice(&bfloats(&mut r, start * D, 1.0, 0.2));
+    }
+
+    // What the caches must hold after: the chunk's rows, and zero values up to a multiple of 8.
+    let (mut keys_after, mut values_after) = (keys0.clone(), values0.clone());
+    for kv in 0..kv_heads {
+        for t in 0..tokens {
+            let row = &projected[t * stride + heads * 2 * D..];
+            let k = rotated(&wide(&row[kv * D..][..D]), &k_gain, (start + t) as u32);
+            for i in 0..D {
+                keys_after[at(kv, start + t) + i] = bf16::from_f64(k[i]);
+                values_after[at(kv, start + t) + i] = bf16::from_f32(row[(kv_heads + kv) * D + i]);
+            }
+        }
+        values_after[at(kv, end)..at(kv, end.next_multiple_of(8))].fill(bf16::ZERO);
+    }
+    let mut want = Vec::new();
+    let mut want_q = Vec::new();
+    for t in 0..tokens {
+        for h in 0..heads {
+            let row = &projected[t * stride + h * 2 * D..];
+            let q = rotated(&wide(&row[..D]), &q_gain, (start + t) as u32);
+            let q: Vec<f64> = q.iter().map(|q| q * std::f64::consts::LOG2_E / 16.0).collect();
+            let rounded = round_bf16(&q);
+            let scores: Vec<f64> = (0..=start + t)
+                .map(|n| {
+                    let k = &keys_after[at(h / group, n)..][..D];
+                    k.iter().zip(&rounded).map(|(k, q)| k.to_f64() * q).sum()
+                })
+                .collect();
+            let top = scores.iter().copied().fold(f64::MIN, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp2()).collect();
+            let total: f64 = weights.iter().sum();
+            for i in 0..D {
+                let v = |n: usize| values_after[at(h / group, n) + i].to_f64();
+                let o: f64 = weights.iter().enumerate().map(|(n, w)| w * v(n)).sum::<f64>() / total;
+                want.push(o * sigmoid(row[D + i] as f64));
+            }
+            want_q.extend(q);
+        }
+    }
+
+    let shape = [heads as u32, kv_heads as u32, CAPACITY as u32, 0, 0, stride as u32, EPS.to_bits()];
+    let chunk = chunk(start, tokens, slot);
+    let rates = rates();
+    for seed in SEEDS {
+        let (mut keys, mut values) = (keys0.clone(), values0.clone());
+        let mut queries = vec![bf16::NAN; tokens * heads * D];
+        let a = vec![
+            ("projected", read(&projected)),
+            ("q_gain", read(&q_gain)),
+            ("k_gain", read(&k_gain)),
+            ("rates", read(&rates)),
+            ("chunk", read(&chunk)),
+            ("queries", write(&mut queries)),
+            ("keys", write(&mut keys)),
+            ("values", write(&mut values)),
+            ("shape", Arg::Bytes(cast_slice(&shape))),
+        ];
+        let grid = [(heads + 2 * kv_heads) as u32, (tokens + 7).div_ceil(4) as u32, 1];
+        run(lib, "attention_prepare", grid, 128, seed, a);
+        close(&format!("{what}: queries"), &narrow(&queries), &want_q, 2.0 / 512.0);
+        let same = |a: &[bf16], b: &[bf16]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(same(&values, &values_after), "{what}: values in the cache");
+        // A rounding of f32 may fall on the other side of a bfloat's.
+        for kv in 0..kv_heads {
+            let rows = at(kv, 0)..at(kv, end);
+            close(&what, &narrow(&keys[rows.clone()]), &wide_bf16(&keys_after[rows]), 0.008);
+            assert!(same(&keys[at(kv, end)..at(kv, CAPACITY)], &keys0[at(kv, end)..at(kv, CAPACITY)]));
+        }
+
+        let mut y = vec![bf16::NAN; tokens * heads * D];
+        let b = vec![
+            ("queries", read(&queries)),
+            ("keys", read(&keys)),
+            ("values", read(&values)),
+            ("projected", read(&projected)),
+            ("y", write(&mut y)),
+            ("chunk", read(&chunk)),
+            ("shape", Arg::Bytes(cast_slice(&shape))),
+        ];
+        // One tile too many.
+        let grid = [(tokens * group).div_ceil(32) as u32 + 1, kv_heads as u32, 1];
+        let o = run(lib, &format!("attention_prefill_{group}"), grid, 128, seed, b);
+        // The output's rounding and the weights'.
+        close(&what, &narrow(&y), &want, 2.0 / 256.0);
+        assert_eq!(o.touched[4].bytes_written(), (tokens * heads * D * 2) as u64);
+        // Only this sequence's rows are read, and of positions nobody sees at most the rest of the last eight.
+        let rows = (kv_heads * end.next_multiple_of(8) * D * 2) as u64;
+        assert_eq!((o.touched[1].bytes_read(), o.touched[2].bytes_read()), (rows, rows), "{what}");
+    }
+}

@@ -1,0 +1,186 @@
+//! Faults put into copies of the prefill kernels, one at a time: each is caught.
+
+mod common;
+
+use std::process::Command;
+
+use bytemuck::cast_slice;
+use common::device::*;
+use common::*;
+use half::bf16;
+use lily_msl::emit::STRICT_FLAGS;
+use lily_msl::soft::{Arg, Dispatch, Fault, FaultKind, SoftError, SoftLibrary};
+
+/// The kernels of `root` with one occurrence of `from` in the file `changed` replaced by `to`. Of a template's
+/// instantiations only those stay that the tests here run.
+fn seeded(root: &str, changed: &str, from: &str, to: &str, occurrence: usize) -> lily_msl::Unit {
+    let kept = |line: &&str| {
+        let other = line.starts_with("GEMM(") || line.starts_with("template [[host_name(");
+        !other || line.starts_with("GEMM(\"gemm_\", bfloat, 32") || line.contains("attention_prefill_4")
+    };
+    let text = kernel_text(changed).lines().filter(kept).collect::<Vec<&str>>().join("\n");
+    let (at, _) = text.match_indices(from).nth(occurrence).unwrap_or_else(|| panic!("{changed} has no {from}"));
+    let text = format!("{}{to}{}", &text[..at], &text[at + from.len()..]);
+    let sources: Vec<(&str, &str)> =
+        KERNELS.iter().map(|&(n, t)| (n, if n == changed { text.as_str() } else { t })).collect();
+    let root_text = sources.iter().find(|s| s.0 == root).unwrap().1;
+    unit(root, root_text, &sources)
+}
+
+const BARRIER: &str = "threadgroup_barrier(mem_flags::mem_threadgroup);";
+const SIMD_BARRIER: &str = "simdgroup_barrier(mem_flags::mem_threadgroup);";
+
+fn dispatch(
+    lib: &SoftLibrary,
+    kernel: &str,
+    grid: [u32; 3],
+    seed: u32,
+    args: Vec<(&str, Arg<'_>)>,
+) -> Result<(), Box<Fault>> {
+    let d = Dispatch { kernel, grid, group: [128, 1, 1], args, threadgroup: &[], constants: &[], seed };
+    match lib.dispatch(d) {
+        Ok(_) => Ok(()),
+        Err(SoftError::Fault(f)) => Err(f),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn gemm(lib: &SoftLibrary, seed: u32) -> Result<(), Box<Fault>> {
+    let mut r = Random(1);
+    let (cols, rows, tokens) = (128usize, 40usize, 20usize);
+    let m = Quant::random(&mut r, rows, cols, 4);
+    let x = bfloats(&mut r, tokens * cols, 1.0, 0.0);
+    let mut y = vec![f32::NAN; tokens * rows];
+    let shape =
+        [cols as u32, 1, 0, 0, rows as u32, 0, 0, 0, 4, 0, 0, 0, rows as u32, EPS.to_bits(), 0, 0];
+    let chunk = chunk(0, tokens, 0);
+    let mut args = vec![
+        ("x", read(&x)),
+        ("y", write(&mut y)),
+        ("chunk", read(&chunk)),
+        ("shape", Arg::Bytes(cast_slice(&shape))),
+    ];
+    for n in [["w0", "s0", "b0"], ["w1", "s1", "b1"], ["w2", "s2", "b2"], ["w3", "s3", "b3"]] {
+        args.extend([(n[0], read(&m.codes)), (n[1], read(&m.scales)), (n[2], read(&m.biases))]);
+    }
+    dispatch(lib, "gemm_32", [1, 1, 1], seed, args)
+}
+
+#[test]
+fn missing_barriers_of_the_product_are_races() {
+    let Some(c) = compiler() else { return };
+    let sound = checked(&seeded("gemm.metal", "gemm.metal", BARRIER, BARRIER, 0), &c);
+    SEEDS.iter().for_each(|&s| gemm(&sound, s).unwrap());
+    // Behind the staging of a step, behind its use, and around the results.
+    for (what, barrier, n) in
+        [("staged", BARRIER, 0), ("used", BARRIER, 1), ("result", SIMD_BARRIER, 0), ("taken", SIMD_BARRIER, 1)]
+    {
+        let lib = checked(&seeded("gemm.metal", "gemm.metal", barrier, "", n), &c);
+        for seed in SEEDS {
+            let f = gemm(&lib, seed).expect_err(what);
+            assert!(matches!(f.kind, FaultKind::Race | FaultKind::Uninitialised), "{what}: {f}");
+        }
+    }
+}
+
+#[test]
+fn reads_past_the_end_are_caught() {
+    let Some(c) = compiler() else { return };
+    for (from, to) in [
+        ("uint row = min(row0 + tid / 2, rows - 1)", "uint row = row0 + tid / 2"),
+        ("uint token = min(token0 + input_row<ROWS>(tid), tokens - 1)", "uint token = token0 + input_row<ROWS>(tid)"),
+        ("out_token < tokens && out_row < rows", "out_row < rows"),
+    ] {
+        let lib = checked(&seeded("gemm.metal", "gemm.metal", from, to, 0), &c);
+        let f = gemm(&lib, 0).expect_err(from);
+        assert_eq!(f.kind, FaultKind::Bounds, "{f}");
+    }
+}
+
+#[test]
+fn a_wrong_address_space_is_no_kernel() {
+    if !Command::new("clang-19").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        println!("skipped: no clang-19");
+        return;
+    }
+    let check = |u: &lily_msl::Unit| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("k.clcpp");
+        std::fs::write(&path, u.strict_source()).unwrap();
+        let args = ["-x", "clcpp", "-fsyntax-only"];
+        let out = Command::new("clang-19").args(args).args(STRICT_FLAGS).arg(&path).output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let sound = check(&seeded("gemm.metal", "gemm.metal.h", "threadgroup T* tile", "threadgroup T* tile", 0));
+    assert!(sound.0, "{}", sound.1);
+    let (accepted, log) =
+        check(&seeded("gemm.metal", "gemm.metal.h", "threadgroup T* tile", "device T* tile", 0));
+    assert!(!accepted && log.contains("put_weights"), "{log}");
+}
+
+/// A chunk of five tokens through both dispatches of attention; the results.
+fn attention(lib: &SoftLibrary, seed: u32) -> Result<Vec<bf16>, Box<Fault>> {
+    const D: usize = 256;
+    let mut r = Random(2);
+    let (tokens, heads, capacity) = (5usize, 4usize, 16usize);
+    let stride = heads * 2 * D + 2 * D;
+    let projected = floats(&mut r, tokens * stride);
+    let gain = bfloats(&mut r, D, 0.5, 1.0);
+    let rates = common::attention::rates();
+    let shape = [heads as u32, 1, capacity as u32, 0, 0, stride as u32, EPS.to_bits()];
+    let chunk = chunk(0, tokens, 0);
+    let (mut keys, mut values) = (vec![bf16::NAN; capacity * D], vec![bf16::NAN; capacity * D]);
+    let mut queries = vec![bf16::NAN; tokens * heads * D];
+    let mut y = vec![bf16::NAN; tokens * heads * D];
+    let a = vec![
+        ("projected", read(&projected)),
+        ("q_gain", read(&gain)),
+        ("k_gain", read(&gain)),
+        ("rates", read(&rates)),
+        ("chunk", read(&chunk)),
+        ("queries", write(&mut queries)),
+        ("keys", write(&mut keys)),
+        ("values", write(&mut values)),
+        ("shape", Arg::Bytes(cast_slice(&shape))),
+    ];
+    dispatch(lib, "attention_prepare", [heads as u32 + 2, 3, 1], seed, a)?;
+    let b = vec![
+        ("queries", read(&queries)),
+        ("keys", read(&keys)),
+        ("values", read(&values)),
+        ("projected", read(&projected)),
+        ("y", write(&mut y)),
+        ("chunk", read(&chunk)),
+        ("shape", Arg::Bytes(cast_slice(&shape))),
+    ];
+    dispatch(lib, "attention_prefill_4", [1, 1, 1], seed, b)?;
+    Ok(y)
+}
+
+#[test]
+fn missing_barriers_of_attention_are_races() {
+    let Some(c) = compiler() else { return };
+    let file = "attention_prefill.metal";
+    let sound = checked(&seeded(file, file, BARRIER, BARRIER, 0), &c);
+    for seed in SEEDS {
+        assert!(attention(&sound, seed).unwrap().iter().all(|v| v.is_finite()));
+    }
+    // Behind the queries, the scores, the weights, the divisors.
+    for n in 0..4 {
+        let lib = checked(&seeded(file, file, BARRIER, "", n), &c);
+        for seed in SEEDS {
+            let f = attention(&lib, seed).expect_err(&format!("barrier {n}"));
+            assert!(matches!(f.kind, FaultKind::Race | FaultKind::Uninitialised), "barrier {n}: {f}");
+        }
+    }
+}
+
+#[test]
+fn what_was_never_written_shows_as_nan() {
+    let Some(c) = compiler() else { return };
+    // Without the zeros that fill up eight positions, weights of zero meet the cache's NaN.
+    let file = "attention_prefill.metal";
+    let from = "position < (chunk->position + tokens + 7) / 8 * 8";
+    let lib = checked(&seeded(file, file, from, "false", 0), &c);
+    assert!(attention(&lib, 0).unwrap().iter().any(|v| v.is_nan()));
+}
