@@ -6,8 +6,8 @@ mod common;
 use std::sync::OnceLock;
 
 use bytemuck::cast_slice;
-use common::device::*;
 use common::attention::{rates, rotated};
+use common::device::*;
 use common::*;
 use half::bf16;
 use lily_msl::soft::{Arg, SoftLibrary};
@@ -109,8 +109,7 @@ fn attention(lib: &SoftLibrary, heads: usize, kv_heads: usize, layout: Layout, p
             let k = rotated(&wide(&row[heads * 2 * D + kv * D..][..D]), &k_gain, p as u32);
             for i in 0..D {
                 keys_after[at(t, kv, p) + i] = bf16::from_f64(k[i]);
-                values_after[at(t, kv, p) + i] =
-                    bf16::from_f32(row[heads * 2 * D + (kv_heads + kv) * D + i]);
+                values_after[at(t, kv, p) + i] = bf16::from_f32(row[heads * 2 * D + (kv_heads + kv) * D + i]);
             }
         }
         for h in 0..heads {
@@ -130,8 +129,7 @@ fn attention(lib: &SoftLibrary, heads: usize, kv_heads: usize, layout: Layout, p
             }
         }
     }
-    let mut shape =
-        vec![heads as u32, kv_heads as u32, capacity as u32, span, splits as u32, stride as u32];
+    let mut shape = vec![heads as u32, kv_heads as u32, capacity as u32, span, splits as u32, stride as u32];
     shape.push(EPS.to_bits());
     for seed in SEEDS {
         let (mut keys, mut values) = (keys0.clone(), values0.clone());

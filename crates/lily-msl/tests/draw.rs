@@ -72,13 +72,11 @@ fn winner(logits: &[f32], p: &Params, position: u32) -> (u32, f64) {
     (scores[0].1, scores[0].0 - scores.get(1).map_or(f64::MIN, |s| s.0))
 }
 
-/// Draws a token for every row of `logits`.
+/// Draws a token for every row of `logits`; sizes are the vocabulary, the valid ids and a block's.
 fn draw(
     lib: &SoftLibrary,
     logits: &[f32],
-    vocab: usize,
-    valid: u32,
-    block: u32,
+    (vocab, valid, block): (usize, u32, u32),
     params: &[Params],
     positions: &[u32],
     seed: u32,
@@ -155,7 +153,7 @@ fn sets_and_noise_are_exact() {
             }
         }
         for seed in SEEDS {
-            let got = draw(lib, &logits, vocab, valid, block, &each, &positions, seed);
+            let got = draw(lib, &logits, (vocab, valid, block), &each, &positions, seed);
             let mut sure = 0;
             for (i, &id) in got.iter().enumerate() {
                 let row = &logits[i * vocab..][..valid as usize];
@@ -169,7 +167,11 @@ fn sets_and_noise_are_exact() {
                     assert_eq!(id, want, "{what}, won by {margin}");
                 }
             }
-            assert!(sure * 10 > got.len() * 9, "{sure} of {} draws are decided by more than rounding", got.len());
+            assert!(
+                sure * 10 > got.len() * 9,
+                "{sure} of {} draws are decided by more than rounding",
+                got.len()
+            );
         }
     }
 }
@@ -182,7 +184,7 @@ fn temperature_zero_is_the_argmax_and_nothing_but_nan_is_said() {
     logits[vocab + 10] = f32::INFINITY;
     logits[2 * vocab..].fill(f32::NAN);
     let params = [Params { temperature: 0.0, top_k: 20, ..FREE }, FREE, FREE];
-    let ids = draw(lib, &logits, vocab, 600, 64, &params, &[0, 1, 2], 3);
+    let ids = draw(lib, &logits, (vocab, 600, 64), &params, &[0, 1, 2], 3);
     let best = (0..vocab).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap();
     assert_eq!(ids, [best as u32, 10, u32::MAX]);
 }
@@ -195,7 +197,7 @@ fn draws_follow_the_distribution() {
     let logits: Vec<f32> = (0..draws).flat_map(|_| row.clone()).collect();
     let p = Params { temperature: 1.5, top_p: 0.98, ..FREE };
     let positions: Vec<u32> = (0..draws as u32).collect();
-    let ids = draw(lib, &logits, vocab, vocab as u32, 8, &vec![p; draws], &positions, 0);
+    let ids = draw(lib, &logits, (vocab, vocab as u32, 8), &vec![p; draws], &positions, 0);
     let set = allowed(&row, &p);
     let weight = |i: usize| (row[i] as f64 / p.temperature as f64).exp();
     let total: f64 = set.iter().map(|&i| weight(i)).sum();

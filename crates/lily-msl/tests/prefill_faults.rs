@@ -19,7 +19,8 @@ fn seeded(root: &str, changed: &str, from: &str, to: &str, occurrence: usize) ->
         !other || line.starts_with("GEMM(\"gemm_\", bfloat, 32") || line.contains("attention_prefill_4")
     };
     let text = kernel_text(changed).lines().filter(kept).collect::<Vec<&str>>().join("\n");
-    let (at, _) = text.match_indices(from).nth(occurrence).unwrap_or_else(|| panic!("{changed} has no {from}"));
+    let (at, _) =
+        text.match_indices(from).nth(occurrence).unwrap_or_else(|| panic!("{changed} has no {from}"));
     let text = format!("{}{to}{}", &text[..at], &text[at + from.len()..]);
     let sources: Vec<(&str, &str)> =
         KERNELS.iter().map(|&(n, t)| (n, if n == changed { text.as_str() } else { t })).collect();
@@ -51,8 +52,7 @@ fn gemm(lib: &SoftLibrary, seed: u32) -> Result<(), Box<Fault>> {
     let m = Quant::random(&mut r, rows, cols, 4);
     let x = bfloats(&mut r, tokens * cols, 1.0, 0.0);
     let mut y = vec![f32::NAN; tokens * rows];
-    let shape =
-        [cols as u32, 1, 0, 0, rows as u32, 0, 0, 0, 4, 0, 0, 0, rows as u32, EPS.to_bits(), 0, 0];
+    let shape = [cols as u32, 1, 0, 0, rows as u32, 0, 0, 0, 4, 0, 0, 0, rows as u32, EPS.to_bits(), 0, 0];
     let chunk = chunk(0, tokens, 0);
     let mut args = vec![
         ("x", read(&x)),
@@ -72,9 +72,12 @@ fn missing_barriers_of_the_product_are_races() {
     let sound = checked(&seeded("gemm.metal", "gemm.metal", BARRIER, BARRIER, 0), &c);
     SEEDS.iter().for_each(|&s| gemm(&sound, s).unwrap());
     // Behind the staging of a step, behind its use, and around the results.
-    for (what, barrier, n) in
-        [("staged", BARRIER, 0), ("used", BARRIER, 1), ("result", SIMD_BARRIER, 0), ("taken", SIMD_BARRIER, 1)]
-    {
+    for (what, barrier, n) in [
+        ("staged", BARRIER, 0),
+        ("used", BARRIER, 1),
+        ("result", SIMD_BARRIER, 0),
+        ("taken", SIMD_BARRIER, 1),
+    ] {
         let lib = checked(&seeded("gemm.metal", "gemm.metal", barrier, "", n), &c);
         for seed in SEEDS {
             let f = gemm(&lib, seed).expect_err(what);
@@ -88,7 +91,10 @@ fn reads_past_the_end_are_caught() {
     let Some(c) = compiler() else { return };
     for (from, to) in [
         ("uint row = min(row0 + tid / 2, rows - 1)", "uint row = row0 + tid / 2"),
-        ("uint token = min(token0 + input_row<ROWS>(tid), tokens - 1)", "uint token = token0 + input_row<ROWS>(tid)"),
+        (
+            "uint token = min(token0 + input_row<ROWS>(tid), tokens - 1)",
+            "uint token = token0 + input_row<ROWS>(tid)",
+        ),
         ("out_token < tokens && out_row < rows", "out_row < rows"),
     ] {
         let lib = checked(&seeded("gemm.metal", "gemm.metal", from, to, 0), &c);
