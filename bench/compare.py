@@ -70,7 +70,7 @@ def make_mlx(args: argparse.Namespace) -> Path:
 def engines(args: argparse.Namespace) -> list:
     """Lily first; the others are what it is divided by."""
     target = [str(args.model)] if args.model else ["--synthetic", args.shape]
-    found: list = [Lily(args.lily, target, args.device)] if args.lily else []
+    found: list = [Lily(args.lily, target, args.device, args.work)] if args.lily else []
     if args.llama_bin:
         found.append(LlamaCpp(args.llama_bin, make_gguf(args), args.work))
     if args.mlx_python:

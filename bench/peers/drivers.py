@@ -12,12 +12,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 Case = tuple[str, int]
-LONG_CONTEXT = 4096  # from here on llama.cpp's context is filled once and restored from a file
+LONG_CONTEXT = 4096  # from here on contexts are filled once and restored from a file
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,30 @@ class Lily:
     binary: Path
     target: list[str]
     device: str = "cpu"
+    state_dir: Path | None = None
     name: str = "lily"
     reports: list[dict] = field(default_factory=list)
 
     def measure(self, work: Work) -> dict[Case, float]:
+        long = tuple(n for n in work.contexts if n >= LONG_CONTEXT) if self.state_dir else ()
+        short = tuple(n for n in work.contexts if n not in long)
+        found: dict[Case, float] = {}
+        if work.prefill or short:
+            found |= self._bench(replace(work, contexts=short), [])
+        if long:
+            found |= self._bench(replace(work, contexts=long, prefill=()), ["--saved", str(self.state_dir)])
+        return found
+
+    def _bench(self, work: Work, arguments: list[str]) -> dict[Case, float]:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "bench.json"
             command = [str(self.binary), "bench", "--device", self.device, *self.target]
             command += ["--decode-tokens", str(work.decode_tokens), "--repeats", "1"]
             command += ["--threads", str(work.threads), "--json", str(out)]
-            command += ["--contexts", joined(work.contexts)] if work.contexts else []
+            # Without a context only prefill is measured: its first prompt stands for one.
+            command += ["--contexts", joined(work.contexts or work.prefill[:1])]
             command += ["--prefill", joined(work.prefill)] if work.prefill else []
+            command += arguments
             run_program(command, work.threads)
             report = json.loads(out.read_text())
         self.reports.append(report)

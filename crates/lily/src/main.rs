@@ -2,11 +2,13 @@
 
 mod answer;
 mod bench;
+mod cold_start;
 mod commands;
 mod device;
 mod embedded;
 mod load;
 mod output;
+mod pull;
 
 use std::{io, process::ExitCode};
 
@@ -25,6 +27,7 @@ use tracing_subscriber::EnvFilter;
         lily run \"define heron\"              one answer\n  \
         lily chat                            talk\n  \
         lily serve --port 8080               an OpenAI-compatible API\n  \
+        lily pull                            download Qwen3.6-35B-A3B\n  \
         lily serve ~/models/Qwen3.6-35B-A3B  with another model\n  \
         lily check ~/models/Qwen3.6-35B-A3B  is a checkpoint whole? what does it need?\n\n\
         Every flag can also be set by an environment variable, shown in each command's --help."
@@ -44,6 +47,7 @@ enum Command {
     Serve(commands::serve::ServeArgs),
     Chat(commands::chat::ChatArgs),
     Run(commands::run::RunArgs),
+    Pull(commands::pull::PullArgs),
     Check(commands::check::CheckArgs),
     Eval(commands::eval::EvalArgs),
     Bench(bench::BenchArgs),
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => commands::serve::run(args),
         Command::Chat(args) => commands::chat::run(args),
         Command::Run(args) => commands::run::run(args),
+        Command::Pull(args) => commands::pull::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Bench(args) => bench::run(&args),

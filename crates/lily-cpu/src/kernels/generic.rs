@@ -258,17 +258,19 @@ pub(crate) unsafe fn gdn<V: V16>(state: &mut [f32], x: &GdnTokens<'_>, out: &mut
 /// Attention scores of `R` query rows against 16 positions.
 ///
 /// `q` is `[R][dim]` f32, already scaled; `k` is `[dim / 2][16 positions][2]` bf16; `out` row `r` gets 16 scores at
-/// `r * out_stride`.
+/// `r * out_stride`. With `AHEAD`, as many bytes from `ahead` on are prefetched as are read: the values of the same
+/// positions, which are next.
 ///
 /// # Safety
 /// As [`V16`].
 #[inline(always)]
-pub(crate) unsafe fn scores<V: V16, const R: usize>(
+pub(crate) unsafe fn scores<V: V16, const R: usize, const AHEAD: bool>(
     q: &[f32],
     dim: usize,
     k: &[u16],
     out: &mut [f32],
     out_stride: usize,
+    ahead: &[u16],
 ) {
     assert!(q.len() >= R * dim && k.len() >= dim * 16 && out.len() >= (R - 1) * out_stride + 16);
     // SAFETY: the assertions keep every pointer in range; same instruction set.
@@ -276,6 +278,9 @@ pub(crate) unsafe fn scores<V: V16, const R: usize>(
         let mut acc = [V::splat(0.0); R];
         for p in 0..dim / 2 {
             let (even, odd) = V::load_bf16_pairs(k.as_ptr().add(p * 32));
+            if AHEAD {
+                V::prefetch(ahead.as_ptr().wrapping_add(p * 32));
+            }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let q = q.as_ptr().add(r * dim + 2 * p);
                 *acc = even.fma(V::splat(*q), *acc);
@@ -291,18 +296,20 @@ pub(crate) unsafe fn scores<V: V16, const R: usize>(
 /// Adds the values of `n` positions, weighted: `acc[r] += sum_i p[r][i] * v[i]` for `R` rows.
 ///
 /// `p` is `[R][p_stride]`; `v` is `[n][dim]` bf16; `acc` is `[R][dim]` f32 in *paired* order: each 32 dims are stored
-/// as 16 of even, then 16 of odd index.
+/// as 16 of even, then 16 of odd index. With `AHEAD`, as many bytes from `ahead` on are prefetched as are read: the keys
+/// of the positions that are next.
 ///
 /// # Safety
 /// As [`V16`].
 #[inline(always)]
-pub(crate) unsafe fn weighted_values<V: V16, const R: usize>(
+pub(crate) unsafe fn weighted_values<V: V16, const R: usize, const AHEAD: bool>(
     p: &[f32],
     p_stride: usize,
     n: usize,
     v: &[u16],
     dim: usize,
     acc: &mut [f32],
+    ahead: &[u16],
 ) {
     assert!(dim.is_multiple_of(32) && v.len() >= n * dim && acc.len() >= R * dim);
     assert!(p_stride >= n && p.len() >= (R - 1) * p_stride + n);
@@ -317,6 +324,9 @@ pub(crate) unsafe fn weighted_values<V: V16, const R: usize>(
             }
             for i in 0..n {
                 let (e, o) = V::load_bf16_pairs(v.as_ptr().add(i * dim + d));
+                if AHEAD {
+                    V::prefetch(ahead.as_ptr().wrapping_add(d * n + i * 32));
+                }
                 for r in 0..R {
                     let w = V::splat(*p.as_ptr().add(r * p_stride + i));
                     even[r] = e.fma(w, even[r]);

@@ -144,8 +144,8 @@ type UnpackFn = unsafe fn(&RowsRef<'_>, &mut [u8], &mut [f32], &mut [f32]);
 type TileFn = unsafe fn(&[u8], &[f32], &[f32], usize, &Tile<'_>, Option<&Next>, &mut [f32]);
 type QuantizeFn = unsafe fn(&[f32; GROUP], &mut [u8], &mut [u8], usize, usize) -> (f32, f32);
 type ConvFn = unsafe fn([&[f32]; 4], &[f32], usize, &mut [f32]);
-type ScoresFn = unsafe fn(&[f32], usize, &[u16], &mut [f32], usize);
-type ValuesFn = unsafe fn(&[f32], usize, usize, &[u16], usize, &mut [f32]);
+type ScoresFn = unsafe fn(&[f32], usize, &[u16], &mut [f32], usize, &[u16]);
+type ValuesFn = unsafe fn(&[f32], usize, usize, &[u16], usize, &mut [f32], &[u16]);
 
 /// The kernels of one instruction set.
 pub struct Kernels {
@@ -168,6 +168,9 @@ pub struct Kernels {
     /// For 8, 4, 2 and 1 rows.
     scores: [ScoresFn; 4],
     values: [ValuesFn; 4],
+    /// For 8 rows, with prefetching.
+    scores_ahead: ScoresFn,
+    values_ahead: ValuesFn,
     max: unsafe fn(&[f32]) -> f32,
     exp_sub: unsafe fn(&mut [f32], f32) -> f32,
     all_finite: unsafe fn(&[f32]) -> bool,
@@ -233,44 +236,54 @@ macro_rules! kernel_table {
                 unsafe { generic::gdn::<$v>(state, x, out) }
             }
             $(#[$attr])*
-            unsafe fn scores8(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize) {
+            unsafe fn scores8(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 8>(q, dim, k, out, stride) }
+                unsafe { generic::scores::<$v, 8, false>(q, dim, k, out, stride, &[]) }
             }
             $(#[$attr])*
-            unsafe fn scores4(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize) {
+            unsafe fn scores4(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 4>(q, dim, k, out, stride) }
+                unsafe { generic::scores::<$v, 4, false>(q, dim, k, out, stride, &[]) }
             }
             $(#[$attr])*
-            unsafe fn scores2(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize) {
+            unsafe fn scores2(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 2>(q, dim, k, out, stride) }
+                unsafe { generic::scores::<$v, 2, false>(q, dim, k, out, stride, &[]) }
             }
             $(#[$attr])*
-            unsafe fn scores1(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize) {
+            unsafe fn scores1(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 1>(q, dim, k, out, stride) }
+                unsafe { generic::scores::<$v, 1, false>(q, dim, k, out, stride, &[]) }
             }
             $(#[$attr])*
-            unsafe fn values8(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32]) {
+            unsafe fn values8(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 8>(p, stride, n, v, dim, acc) }
+                unsafe { generic::weighted_values::<$v, 8, false>(p, stride, n, v, dim, acc, &[]) }
             }
             $(#[$attr])*
-            unsafe fn values4(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32]) {
+            unsafe fn values4(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 4>(p, stride, n, v, dim, acc) }
+                unsafe { generic::weighted_values::<$v, 4, false>(p, stride, n, v, dim, acc, &[]) }
             }
             $(#[$attr])*
-            unsafe fn values2(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32]) {
+            unsafe fn values2(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 2>(p, stride, n, v, dim, acc) }
+                unsafe { generic::weighted_values::<$v, 2, false>(p, stride, n, v, dim, acc, &[]) }
             }
             $(#[$attr])*
-            unsafe fn values1(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32]) {
+            unsafe fn values1(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 1>(p, stride, n, v, dim, acc) }
+                unsafe { generic::weighted_values::<$v, 1, false>(p, stride, n, v, dim, acc, &[]) }
+            }
+            $(#[$attr])*
+            unsafe fn scores_ahead(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, ahead: &[u16]) {
+                // SAFETY: this function has the instruction set of the vector type.
+                unsafe { generic::scores::<$v, 8, true>(q, dim, k, out, stride, ahead) }
+            }
+            $(#[$attr])*
+            unsafe fn values_ahead(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], ahead: &[u16]) {
+                // SAFETY: this function has the instruction set of the vector type.
+                unsafe { generic::weighted_values::<$v, 8, true>(p, stride, n, v, dim, acc, ahead) }
             }
             $(#[$attr])*
             unsafe fn max(x: &[f32]) -> f32 {
@@ -306,6 +319,8 @@ macro_rules! kernel_table {
                 gdn,
                 scores: [scores8, scores4, scores2, scores1],
                 values: [values8, values4, values2, values1],
+                scores_ahead,
+                values_ahead,
                 max,
                 exp_sub,
                 all_finite,
@@ -419,8 +434,10 @@ impl Kernels {
         Order::of_bits(m.bits)
     }
 
-    /// Attention scores of any number of rows; see [`generic::scores`].
+    /// Attention scores of any number of rows; see [`generic::scores`]. `ahead` is what will be read next, as long as
+    /// `k`; it is prefetched where one pass over `k` serves all rows (with more passes, arithmetic takes the time).
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn scores(
         &self,
         rows: usize,
@@ -429,18 +446,23 @@ impl Kernels {
         k: &[u16],
         out: &mut [f32],
         stride: usize,
+        ahead: &[u16],
     ) {
+        if rows == ROWS[0] {
+            // SAFETY: the instruction set was checked by `of`; lengths are checked inside.
+            return unsafe { (self.scores_ahead)(q, dim, k, out, stride, ahead) };
+        }
         let mut r = 0;
         for (i, &n) in ROWS.iter().enumerate() {
             while rows - r >= n {
                 // SAFETY: the instruction set was checked by `of`; lengths are checked inside.
-                unsafe { self.scores[i](&q[r * dim..], dim, k, &mut out[r * stride..], stride) };
+                unsafe { self.scores[i](&q[r * dim..], dim, k, &mut out[r * stride..], stride, &[]) };
                 r += n;
             }
         }
     }
 
-    /// Weighted values of any number of rows; see [`generic::weighted_values`].
+    /// Weighted values of any number of rows; see [`generic::weighted_values`]. `ahead` as in [`Kernels::scores`].
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn weighted_values(
@@ -452,12 +474,17 @@ impl Kernels {
         v: &[u16],
         dim: usize,
         acc: &mut [f32],
+        ahead: &[u16],
     ) {
+        if rows == ROWS[0] {
+            // SAFETY: the instruction set was checked by `of`; lengths are checked inside.
+            return unsafe { (self.values_ahead)(p, stride, n, v, dim, acc, ahead) };
+        }
         let mut r = 0;
         for (i, &m) in ROWS.iter().enumerate() {
             while rows - r >= m {
                 // SAFETY: the instruction set was checked by `of`; lengths are checked inside.
-                unsafe { self.values[i](&p[r * stride..], stride, n, v, dim, &mut acc[r * dim..]) };
+                unsafe { self.values[i](&p[r * stride..], stride, n, v, dim, &mut acc[r * dim..], &[]) };
                 r += m;
             }
         }

@@ -169,7 +169,7 @@ fn attention_scores_and_values() {
             let (q, stride) = (rng.vector(rows * dim), 40);
             let keys: Vec<u16> = rng.vector(16 * dim).into_iter().map(to_bf16).collect();
             let mut out = vec![0.0; rows * stride];
-            k.scores(rows, &q, dim, &keys, &mut out, stride);
+            k.scores(rows, &q, dim, &keys, &mut out, stride, &keys);
             for r in 0..rows {
                 for p in 0..16 {
                     let key = |d: usize| bf16_to_f32(keys[d / 2 * 32 + p * 2 + d % 2]) as f64;
@@ -182,7 +182,7 @@ fn attention_scores_and_values() {
             let values: Vec<u16> = rng.vector(n * dim).into_iter().map(to_bf16).collect();
             let start = rng.vector(rows * dim);
             let mut acc = start.clone();
-            k.weighted_values(rows, &weights, stride, n, &values, dim, &mut acc);
+            k.weighted_values(rows, &weights, stride, n, &values, dim, &mut acc, &values);
             for r in 0..rows {
                 for d in 0..dim {
                     // Paired order: even dims of each 32, then odd ones.

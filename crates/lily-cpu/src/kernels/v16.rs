@@ -26,6 +26,11 @@ pub(crate) trait V16: Copy {
     unsafe fn load_bf16_pairs(p: *const u16) -> (Self, Self);
     unsafe fn reduce_add(self) -> f32;
     unsafe fn reduce_max(self) -> f32;
+    /// Fetches the cache line at `p`, which may be any address, into the second-level cache. Only a hint.
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u16) {
+        let _ = p;
+    }
 }
 
 /// `[f32; 16]`, for any machine.

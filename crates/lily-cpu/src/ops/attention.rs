@@ -303,7 +303,9 @@ fn attend_range(
         let n = ATTEND.min(positions.end - p);
         for sub in (0..n).step_by(LANES) {
             let keys = query.kv.keys(query.kv_head, p + sub);
-            k.scores(rows, &s.q, dim, keys, &mut s.scores[sub..], ATTEND);
+            // The values of these positions are needed next; read row by row in pieces of a line, they would come late.
+            let values = query.kv.values(query.kv_head, p + sub);
+            k.scores(rows, &s.q, dim, keys, &mut s.scores[sub..], ATTEND, values);
         }
         let whole = n.next_multiple_of(LANES);
         for r in 0..rows {
@@ -323,7 +325,8 @@ fn attend_range(
             s.sum[r] += k.exp_sub(scores, max);
         }
         let values = query.kv.values(query.kv_head, p);
-        k.weighted_values(rows, &s.scores, ATTEND, n, values, dim, &mut s.acc);
+        let next = if p + ATTEND < positions.end { query.kv.keys(query.kv_head, p + ATTEND) } else { values };
+        k.weighted_values(rows, &s.scores, ATTEND, n, values, dim, &mut s.acc, next);
     }
 }
 

@@ -6,15 +6,20 @@
 
 mod header;
 mod load;
+mod read_ahead;
 mod shards;
 mod source;
 
-use std::{borrow::Cow, path::Path, sync::OnceLock};
+use std::{
+    borrow::Cow,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::Value;
 
 use crate::{
-    ModelConfig, ModelError, ModelWeights,
+    ModelConfig, ModelError, ModelWeights, Storage,
     config::{GenerationDefaults, Quantization, parse, tokenizer::TokenizerFacts},
     error::RESTORE_CONFIG,
     json::{self, Field},
@@ -32,6 +37,7 @@ pub struct Checkpoint {
     generation: GenerationDefaults,
     valid_vocab: usize,
     report: OnceLock<LoadReport>,
+    files: OnceLock<Vec<Arc<Storage>>>,
 }
 
 /// What loading the weights came to.
@@ -122,7 +128,16 @@ impl Checkpoint {
         let generation = json("generation_config.json")?;
         let generation = generation.as_ref().map(|(path, value)| Field::root(path, value));
         let generation = GenerationDefaults::new(&root, generation.as_ref(), eos, config.vocab_size)?;
-        Ok(Self { source, name, config, quantization, generation, valid_vocab, report: OnceLock::new() })
+        Ok(Self {
+            source,
+            name,
+            config,
+            quantization,
+            generation,
+            valid_vocab,
+            report: OnceLock::new(),
+            files: OnceLock::new(),
+        })
     }
 
     /// The directory's name; `lily-mini` for the built-in model.
@@ -180,7 +195,15 @@ impl Checkpoint {
         let (weights, report) = load::load(&self.source.place(), &self.config, &self.quantization, &shards)?;
         tracing::debug!(?report, "weights loaded");
         let _ = self.report.set(report);
+        let _ = self.files.set(shards.files.iter().map(|f| f.storage.clone()).collect());
         Ok(weights)
+    }
+
+    /// Reads the mapped weight files from the disk, front to back, so that a first prompt need not fetch its pages in
+    /// the order it uses them. `progress(done, total)` in bytes, every 32 MiB; returns the bytes read. 0 before
+    /// [`weights`](Self::weights) was called, and for the built-in model.
+    pub fn read_ahead(&self, mut progress: impl FnMut(usize, usize)) -> usize {
+        read_ahead::read_ahead(self.files.get().map_or(&[], Vec::as_slice), &mut progress)
     }
 
     /// Checks that every scale and bias is finite, where [`weights`](Self::weights) left that out because there are

@@ -16,19 +16,29 @@ fn load(tokenizer: &Value, config: Option<&Value>) -> Result<Tokenizer, String> 
     Tokenizer::from_bytes(tokenizer.to_string().as_bytes(), config.as_deref()).map_err(|e| e.to_string())
 }
 
+/// Processor time of this thread, so that other programs' share of the machine doesn't count; where the system does not
+/// tell (Linux does), the time on the clock.
+fn thread_time(began: Instant) -> Duration {
+    std::fs::read_to_string("/proc/thread-self/schedstat")
+        .ok()
+        .and_then(|s| Some(Duration::from_nanos(s.split_whitespace().next()?.parse().ok()?)))
+        .unwrap_or_else(|| began.elapsed())
+}
+
 #[test]
 fn lily_mini_loads_quickly() {
-    let times: Vec<Duration> = (0..5)
+    let began = Instant::now();
+    let times: Vec<Duration> = (0..20)
         .map(|_| {
-            let began = Instant::now();
+            let before = thread_time(began);
             TextModel::from_files(mini_file).unwrap();
-            began.elapsed()
+            thread_time(began) - before
         })
         .collect();
     let best = times.iter().min().unwrap();
     println!("lily-mini's tokenizer and template load in {times:.1?}");
-    // The bar is for optimised builds; an idle core takes 25 ms, and tests run on busy ones.
-    assert!(cfg!(debug_assertions) || *best < Duration::from_millis(500), "{times:?}");
+    // The bar is for optimised builds; an idle core takes 20 ms.
+    assert!(cfg!(debug_assertions) || *best < Duration::from_millis(50), "{times:?}");
 }
 
 #[test]

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use lily_engine::{Backend, Logits, SequenceId};
 
+use super::saved::Saved;
+
 /// Times of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
-    /// From the first prompt token to the first generated token known.
-    pub prefill: Duration,
+    /// From the first prompt token to the first generated token known; `None` when the context was saved before.
+    pub prefill: Option<Duration>,
     /// All decode steps.
     pub decode: Duration,
     /// Decode steps timed.
@@ -24,17 +26,30 @@ pub fn prompt(first: usize, tokens: usize, vocab: usize) -> Vec<u32> {
 /// Warms up with the exact shapes, then prefills `tokens` tokens and decodes `steps` greedy tokens of `batch` sequences.
 ///
 /// The prefill of the first sequence is timed; the others of a batch are filled, each with its own continuation of the
-/// contract's ids, before the clock starts for decode.
-pub fn run(backend: &mut dyn Backend, tokens: usize, steps: usize, batch: usize) -> Result<Measured> {
+/// contract's ids, before the clock starts for decode. With `saved`, one sequence's context is read from there, or kept
+/// there for the next time.
+pub fn run(
+    backend: &mut dyn Backend,
+    tokens: usize,
+    steps: usize,
+    batch: usize,
+    saved: Option<&Saved>,
+) -> Result<Measured> {
     // Touches the weights and grows every buffer: one chunk (or the whole prompt when shorter) and two steps.
     let chunk = tokens.min(backend.max_chunk());
-    timed(backend, chunk, 2, batch)?;
-    timed(backend, tokens, steps, batch)
+    timed(backend, chunk, 2, batch, None)?;
+    timed(backend, tokens, steps, batch, saved)
 }
 
-fn timed(backend: &mut dyn Backend, tokens: usize, steps: usize, batch: usize) -> Result<Measured> {
+fn timed(
+    backend: &mut dyn Backend,
+    tokens: usize,
+    steps: usize,
+    batch: usize,
+    saved: Option<&Saved>,
+) -> Result<Measured> {
     let mut sequences = Vec::with_capacity(batch);
-    let measured = prefill_and_decode(backend, tokens, steps, batch, &mut sequences);
+    let measured = prefill_and_decode(backend, tokens, steps, batch, saved, &mut sequences);
     for s in sequences {
         backend.free_sequence(s);
     }
@@ -46,21 +61,37 @@ fn prefill_and_decode(
     tokens: usize,
     steps: usize,
     batch: usize,
+    saved: Option<&Saved>,
     sequences: &mut Vec<SequenceId>,
 ) -> Result<Measured> {
     let vocab = backend.config().vocab_size;
     let mut logits = Vec::new();
     let mut step: Vec<(SequenceId, u32)> = Vec::with_capacity(batch);
-    let mut prefill_time = Duration::ZERO;
+    let mut prefill_time = None;
     for b in 0..batch {
-        let ids = prompt(b * tokens, tokens, vocab);
         let s = backend.new_sequence(tokens + steps + 1)?;
         sequences.push(s);
+        if b == 0
+            && let Some(saved) = saved
+            && let Some((snapshot, next)) = saved.read(backend, tokens)?
+        {
+            backend.restore(s, &snapshot)?;
+            step.push((s, next));
+            // Grows what decode at this context needs, and touches what was restored.
+            backend.decode(&step, &mut logits)?;
+            backend.restore(s, &snapshot)?;
+            continue;
+        }
+        let ids = prompt(b * tokens, tokens, vocab);
         let start = Instant::now();
         prefill(backend, s, &ids, &mut logits)?;
         step.push((s, arg_max(&logits)));
         if b == 0 {
-            prefill_time = start.elapsed();
+            prefill_time = Some(start.elapsed());
+            if let Some(saved) = saved {
+                let snapshot = backend.snapshot(s)?;
+                saved.write(backend, &snapshot, step[0].1)?;
+            }
         }
     }
     let start = Instant::now();

@@ -9,6 +9,7 @@ mod cost;
 mod measure;
 mod plan;
 mod report;
+mod saved;
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
@@ -21,6 +22,7 @@ use crate::device::{self, Device};
 
 use measure::Measured;
 use report::{Floor, Report};
+use saved::Saved;
 
 /// Most sequences decoded together: each has its own state and KV cache.
 const MOST_BATCH: usize = 256;
@@ -78,6 +80,12 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 3, env = "LILY_BENCH_REPEATS")]
     repeats: usize,
 
+    /// Keep filled contexts in DIR, and read those that are there: decode is then measured without the prefill.
+    ///
+    /// For one sequence (--batch 1). The files are as large as the contexts' state (2 MB per 1,024 tokens and attention layer, and the GDN state).
+    #[arg(long, value_name = "DIR", env = "LILY_BENCH_SAVED")]
+    saved: Option<PathBuf>,
+
     /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -117,6 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         device::backend(args.device, subject.weights.clone(), args.threads, args.ignore_memory_check)?;
     eprintln!("{}: ready on {} after {:.1} s", subject.name, backend.name(), started.elapsed().as_secs_f64());
 
+    let saved = args.saved.as_deref().map(|dir| Saved::new(dir, &subject.name)).transpose()?;
     let mut report = Report::new(&subject.name, backend.name(), threads, args.batch, measure_floor(threads));
     println!("{}", report.floor);
     for (tokens, decode) in schedule(args) {
@@ -127,10 +136,16 @@ pub fn run(args: &BenchArgs) -> Result<()> {
                     tokens,
                     if decode { args.decode_tokens } else { 0 },
                     args.batch,
+                    saved.as_ref().filter(|_| decode),
                 )
             })
             .collect::<Result<_>>()?;
-        report.add_prefill(tokens, &runs, cost::prefill_operations(&config, &subject.quantization, tokens));
+        let computed: Vec<_> = runs.iter().filter_map(|r| r.prefill).collect();
+        report.add_prefill(
+            tokens,
+            &computed,
+            cost::prefill_operations(&config, &subject.quantization, tokens),
+        );
         if decode {
             let middle = tokens + args.decode_tokens / 2;
             report.add_decode(tokens, &runs, &cost::decode_bytes(&config, &subject.quantization, middle));
@@ -160,6 +175,9 @@ fn check(args: &BenchArgs) -> Result<()> {
         if value == 0 {
             bail!("{flag}: found 0; give at least 1");
         }
+    }
+    if args.saved.is_some() && args.batch > 1 {
+        bail!("--saved keeps the context of one sequence; leave --batch {} out", args.batch);
     }
     if args.batch > MOST_BATCH {
         bail!("--batch: found {}; give at most {MOST_BATCH}", args.batch);

@@ -1,6 +1,6 @@
 //! Results as lines, JSON, CSV and a plot.
 
-use std::{fmt, fs, path::Path};
+use std::{fmt, fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use lily_engine::MemoryFigures;
@@ -138,9 +138,12 @@ impl Report {
         }
     }
 
-    /// Adds and prints the prefill figure of `runs`.
-    pub fn add_prefill(&mut self, tokens: usize, runs: &[Measured], operations: f64) {
-        let rates = runs.iter().map(|r| tokens as f64 / r.prefill.as_secs_f64()).collect();
+    /// Adds and prints the prefill figure, if anything was computed.
+    pub fn add_prefill(&mut self, tokens: usize, times: &[Duration], operations: f64) {
+        if times.is_empty() {
+            return;
+        }
+        let rates = times.iter().map(|t| tokens as f64 / t.as_secs_f64()).collect();
         let (tok_s, range) = median_and_range(rates);
         let gflops = operations / (tokens as f64 / tok_s) / 1e9;
         let peak = self.floor.int8_gops.or(self.floor.f32_gflops);

@@ -4,6 +4,7 @@ pub mod chat;
 pub mod check;
 pub mod eval;
 pub mod logits;
+pub mod pull;
 pub mod render;
 pub mod run;
 pub mod serve;

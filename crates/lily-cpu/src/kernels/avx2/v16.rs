@@ -96,6 +96,11 @@ impl V16 for Ymm2 {
         }
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u16) {
+        // SAFETY: prefetches may point anywhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn reduce_add(self) -> f32 {
         // SAFETY: the trait's contract.
         unsafe { hsum(_mm256_add_ps(self.0, self.1)) }

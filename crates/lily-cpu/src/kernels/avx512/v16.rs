@@ -89,4 +89,9 @@ impl V16 for Zmm {
         // SAFETY: the trait's contract.
         unsafe { _mm512_reduce_max_ps(self.0) }
     }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u16) {
+        // SAFETY: prefetches may point anywhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
 }
