@@ -113,12 +113,8 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result
     let context = context(args.context, checkpoint.config())?;
     let text = device::text_of(&checkpoint)?;
     let weights = Arc::new(checkpoint.weights()?);
-<<<<<<< HEAD
-    let backend = device::backend(args.device, weights, args.threads, args.ignore_memory_check)?;
-=======
     cold_start::read_weights(&checkpoint);
-    let backend = device::backend(args.device, weights, args.threads)?;
->>>>>>> 8ce1cf1 (lily pull; contexts saved by bench; weights read ahead; attention prefetches what is next; NEON under emulation in CI)
+    let backend = device::backend(args.device, weights, args.threads, args.ignore_memory_check)?;
     let options = EngineOptions {
         context_limit: context,
         queue_limit: serving.queue,
