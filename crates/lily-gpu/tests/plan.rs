@@ -6,8 +6,8 @@ use std::path::Path;
 use lily_gpu::{
     GpuError, kernels,
     plan::{
-        ArgValue, BoundOp, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, Scalar, bind,
-        decode_plan, routes::attention_splits,
+        ArgValue, BoundOp, BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan,
+        PrefillHead, PrefillShape, Scalar, bind, decode_plan, prefill_plan, routes::attention_splits,
     },
 };
 use lily_model::{Checkpoint, ModelConfig, Quantization};
@@ -71,6 +71,46 @@ fn plans_fit_the_kernels() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn prefill_plans_fit_the_kernels() {
+    let manifest = kernels::manifest().unwrap_or_else(|e| panic!("{e}"));
+    for (name, model) in shapes() {
+        for tokens in [32, 64, 256, 2048] {
+            for head in [PrefillHead::None, PrefillHead::Last, PrefillHead::All] {
+                let shape = PrefillShape { tokens, slots: 4, capacity: 4096, context: 4096, head };
+                let plan = prefill_plan(&model, &shape);
+                let ops = bind(&plan, manifest).unwrap_or_else(|e| panic!("{name}, {}: {e}", plan.name));
+                assert_eq!(ops.len(), plan.ops.len());
+                no_conflict_inside_a_level(&plan);
+            }
+        }
+    }
+}
+
+/// 4,096 tokens of the 35B model in one chunk: every weight is read once, none is written, and no buffer is as large as
+/// an expanded matrix stack would be.
+#[test]
+fn counters_of_a_chunk_of_the_35b_model() {
+    let config = ModelConfig::qwen3_6_35b_a3b(40);
+    let quantization = Quantization::mlx_4bit(40);
+    let model = ModelShape::from_quantization(&config, &quantization);
+    let shape =
+        PrefillShape { tokens: 4096, slots: 1, capacity: 4096, context: 4096, head: PrefillHead::Last };
+    let plan = prefill_plan(&model, &shape);
+    let c = Counters::of(&plan);
+    println!("{c}");
+    let all: u64 = lily_model::memory_table(&config, &quantization, 1, 2).weights as u64;
+    let table = model.dense("model.embed_tokens", config.vocab_size, config.hidden_size);
+    let table = (table.weight_bytes() + 2 * table.group_bytes()) as u64;
+    // Everything but the embedding's unused rows.
+    assert!(c.weights.read >= all - table && c.weights.read < all, "{c}");
+    assert_eq!(c.weights.written, 0);
+    let expanded = (config.num_experts * config.moe_intermediate_size * config.hidden_size * 2) as u64;
+    for b in plan.buffers.iter().filter(|b| b.kind == BufferKind::Scratch) {
+        assert!(b.bytes < expanded, "{} has {} bytes", b.name, b.bytes);
     }
 }
 

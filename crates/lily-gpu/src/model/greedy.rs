@@ -51,7 +51,7 @@ impl GpuModel {
     fn take_ids(&mut self, batch: &[(u64, u32)], ticket: Ticket, slot: usize) -> Result<Vec<u32>> {
         self.device.wait(ticket)?;
         let mut both = vec![0u32; token_slot_offset(batch.len(), 2) / 4];
-        self.read_scratch("token_slots", bytemuck::cast_slice_mut(&mut both))?;
+        self.read_scratch("token_slots", 0, bytemuck::cast_slice_mut(&mut both))?;
         let ids = both[token_slot_offset(batch.len(), slot) / 4..][..batch.len()].to_vec();
         // A row of NaN has no largest value.
         match ids.iter().position(|&id| id as usize >= self.config().vocab_size) {

@@ -21,14 +21,16 @@ pub use load::LoadReport;
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},
     error::{GpuError, Result},
-    plan::{DecodeShape, ModelShape},
+    plan::{DecodeShape, ModelShape, PrefillShape},
 };
 use cache::Cache;
 use load::Weights;
 
-/// Most tokens of one prefill chunk. Tokens of a prompt run one after the other, so a chunk only bounds how long a
-/// cancelled request runs on.
-const MAX_CHUNK: usize = 64;
+/// Most tokens of one prefill chunk: enough that weights are read for many tokens at once, and few enough that
+/// activations stay below half a gigabyte on the 35B model.
+const MAX_CHUNK: usize = 2048;
+/// Most tokens whose logits are computed at once: the 35B model's take a megabyte each.
+const LOGITS_CHUNK: usize = 64;
 /// Most sequences of one step; larger batches take several.
 const MAX_BATCH: usize = 32;
 
@@ -73,6 +75,13 @@ pub struct MemoryUse {
     pub scratch: u64,
 }
 
+/// What a plan was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum PlanKey {
+    Decode(DecodeShape),
+    Prefill(PrefillShape),
+}
+
 /// A loaded model.
 pub struct GpuModel {
     device: Box<dyn Device>,
@@ -84,7 +93,7 @@ pub struct GpuModel {
     cache: Cache,
     sequences: BTreeMap<u64, Sequence>,
     next: u64,
-    plans: HashMap<DecodeShape, PlanHandle>,
+    plans: HashMap<PlanKey, PlanHandle>,
     /// Memory that steps share, by name, with its size.
     scratch: HashMap<String, (DeviceBuffer, u64)>,
     /// The last submission, until it was waited for.

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{GpuModel, LogitsWanted, MAX_BATCH, MAX_CHUNK};
+use super::{GpuModel, LOGITS_CHUNK, LogitsWanted, MAX_BATCH, MAX_CHUNK, PlanKey};
 use crate::{
     device::{PlanHandle, Region, Ticket},
     error::{GpuError, Result},
     plan::{
-        BufferKind, BufferSpec, DecodeShape, Head, Ids, Plan, decode::InputLayout, decode_plan,
-        routes::attention_splits,
+        BufferKind, BufferSpec, DecodeShape, Head, Ids, Plan, PrefillHead, PrefillShape,
+        decode::InputLayout,
+        decode_plan,
+        prefill::PrefillInputs,
+        prefill_plan,
+        routes::{PREFILL_FROM, attention_splits, chunk_class},
     },
 };
 
@@ -26,30 +30,84 @@ impl GpuModel {
         }
         self.check_append(sequence, tokens)?;
         out.clear();
-        let mut last = None;
-        for (i, &token) in tokens.iter().enumerate() {
-            let head = match wanted {
-                LogitsWanted::All => Head::Logits,
-                LogitsWanted::Last if i + 1 == tokens.len() => Head::Logits,
-                _ => Head::None,
-            };
-            last = Some(self.submit(&[(sequence, token)], Ids::Input, head)?);
-            if let (Head::Logits, Some(ticket)) = (head, last) {
-                self.device.wait(ticket)?;
-                self.read_logits(1, out)?;
-            }
+        let from = self.get(sequence)?.position;
+        let last = from + tokens.len() - 1;
+        if tokens.len() < PREFILL_FROM {
+            self.prefill_by_steps(sequence, tokens, wanted, out)?;
+        } else {
+            self.prefill_chunk(sequence, tokens, wanted, out)?;
         }
-        if let Some(ticket) = last {
-            self.device.wait(ticket)?;
-        }
-        let from = self.get(sequence)?.position - tokens.len();
         let vocab = self.config().vocab_size;
         match wanted {
-            LogitsWanted::None => self.check_residual(from + tokens.len() - 1)?,
-            LogitsWanted::Last => check_finite(out, |_| from + tokens.len() - 1)?,
+            LogitsWanted::None => {}
+            LogitsWanted::Last => check_finite(out, |_| last)?,
             LogitsWanted::All => check_finite(out, |i| from + i / vocab)?,
         }
         self.healthy(&[(sequence, 0)]);
+        Ok(())
+    }
+
+    fn prefill_by_steps(
+        &mut self,
+        sequence: u64,
+        tokens: &[u32],
+        wanted: LogitsWanted,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        for (i, &token) in tokens.iter().enumerate() {
+            let last = i + 1 == tokens.len();
+            let head = match wanted {
+                LogitsWanted::All => Head::Logits,
+                LogitsWanted::Last if last => Head::Logits,
+                _ => Head::None,
+            };
+            let ticket = self.submit(&[(sequence, token)], Ids::Input, head)?;
+            if last || head == Head::Logits {
+                self.device.wait(ticket)?;
+            }
+            if head == Head::Logits {
+                self.read_logits(1, out)?;
+            }
+        }
+        if wanted == LogitsWanted::None { self.check_residual(sequence, 0) } else { Ok(()) }
+    }
+
+    fn prefill_chunk(
+        &mut self,
+        sequence: u64,
+        tokens: &[u32],
+        wanted: LogitsWanted,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let (most, head) = match wanted {
+            LogitsWanted::None => (MAX_CHUNK, PrefillHead::None),
+            LogitsWanted::Last => (MAX_CHUNK, PrefillHead::Last),
+            LogitsWanted::All => (LOGITS_CHUNK, PrefillHead::All),
+        };
+        for part in tokens.chunks(most) {
+            let s = *self.get(sequence)?;
+            let shape = PrefillShape {
+                tokens: chunk_class(part.len()),
+                slots: self.cache.slots,
+                capacity: self.cache.capacity,
+                context: self.cache.capacity,
+                head,
+            };
+            let plan = self.plan(PlanKey::Prefill(shape))?;
+            let inputs = PrefillInputs::new(shape.tokens).encode(part, s.position as u32, s.slot as u32);
+            if let Some(s) = self.sequences.get_mut(&sequence) {
+                s.position += part.len();
+                s.poisoned = true;
+            }
+            let ticket = self.device.submit(plan, &inputs)?;
+            self.last = Some(ticket);
+            self.device.wait(ticket)?;
+            match head {
+                PrefillHead::None => self.check_residual(sequence, part.len() - 1)?,
+                PrefillHead::Last => self.read_logits(1, out)?,
+                PrefillHead::All => self.read_logits(part.len(), out)?,
+            }
+        }
         Ok(())
     }
 
@@ -105,7 +163,7 @@ impl GpuModel {
             positions.push(s.position as u32);
             slots.push(s.slot as u32);
         }
-        let plan = self.plan(self.step_shape(&positions, ids, head))?;
+        let plan = self.plan(PlanKey::Decode(self.step_shape(&positions, ids, head)))?;
         let tokens: Vec<u32> = batch.iter().map(|b| b.1).collect();
         let inputs = InputLayout::new(batch.len()).encode(&tokens, &positions, &slots);
         for &(sequence, _) in batch {
@@ -129,7 +187,7 @@ impl GpuModel {
             capacity: self.cache.capacity,
             splits,
             // The class, not the position: one plan serves until the context has doubled.
-            context: splits.span * splits.count,
+            context: splits.most(self.cache.capacity),
             ids,
             head,
         }
@@ -153,12 +211,15 @@ impl GpuModel {
     }
 
     /// The prepared plan of a shape.
-    fn plan(&mut self, shape: DecodeShape) -> Result<PlanHandle> {
-        if let Some(&handle) = self.plans.get(&shape) {
+    fn plan(&mut self, key: PlanKey) -> Result<PlanHandle> {
+        if let Some(&handle) = self.plans.get(&key) {
             return Ok(handle);
         }
-        let handle = self.prepare(decode_plan(&self.shape, &shape))?;
-        self.plans.insert(shape, handle);
+        let handle = self.prepare(match key {
+            PlanKey::Decode(shape) => decode_plan(&self.shape, &shape),
+            PlanKey::Prefill(shape) => prefill_plan(&self.shape, &shape),
+        })?;
+        self.plans.insert(key, handle);
         Ok(handle)
     }
 
@@ -215,12 +276,12 @@ impl GpuModel {
         let vocab = self.config().vocab_size;
         let from = out.len();
         out.resize(from + tokens * vocab, 0.0);
-        self.read_scratch("logits", bytemuck::cast_slice_mut(&mut out[from..]))
+        self.read_scratch("logits", 0, bytemuck::cast_slice_mut(&mut out[from..]))
     }
 
-    pub(super) fn read_scratch(&mut self, name: &str, out: &mut [u8]) -> Result<()> {
+    pub(super) fn read_scratch(&mut self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         match self.scratch.get(name) {
-            Some(&(buffer, _)) => self.device.read(buffer, 0, out),
+            Some(&(buffer, _)) => self.device.read(buffer, offset, out),
             None => Err(GpuError::Device {
                 device: self.device.facts().kind,
                 problem: format!("no step has made {name}"),
@@ -228,10 +289,12 @@ impl GpuModel {
         }
     }
 
-    /// After a chunk without logits: a residual stream that is not finite says that something went wrong.
-    fn check_residual(&mut self, position: usize) -> Result<()> {
+    /// After a chunk without logits: a residual stream whose last row is not finite says that something went wrong.
+    fn check_residual(&mut self, sequence: u64, row: usize) -> Result<()> {
+        let position = self.get(sequence)?.position - 1;
         let mut residual = vec![0f32; self.config().hidden_size];
-        self.read_scratch("residual", bytemuck::cast_slice_mut(&mut residual))?;
+        let offset = (row * residual.len() * size_of::<f32>()) as u64;
+        self.read_scratch("residual", offset, bytemuck::cast_slice_mut(&mut residual))?;
         check_finite(&residual, |_| position)
     }
 }

@@ -53,7 +53,7 @@ pub struct DecodeShape {
     pub slots: usize,
     /// Positions a sequence's cache has room for.
     pub capacity: usize,
-    /// How attention is split; the sequences' positions must be below `span * count`.
+    /// How attention is split; the sequences' positions must be below its `most`.
     pub splits: Splits,
     /// Positions of a sequence after the step, for counting bytes; what runs does not depend on it.
     pub context: usize,
@@ -285,7 +285,12 @@ impl<'a> Decode<'a> {
         let gain = self.vector(format!("model.layers.{layer}.input_layernorm.weight"), hidden);
         self.project(format!("layers.{layer}.attention.qkv"), self.residual, Some(gain), projected, &inputs);
 
-        let Splits { span, count } = self.s.splits;
+        let splits = self.s.splits;
+        let (span, count) = match splits {
+            Splits::Spans { span, count } => (span, count),
+            Splits::Blocks(count) => (0, count),
+        };
+        let blocks = matches!(splits, Splits::Blocks(_));
         let (q_gain, k_gain) = (self.vector(at("q_norm.weight"), dim), self.vector(at("k_norm.weight"), dim));
         let rates = self.b.buffer("rotary_rates", c.rotary_dim / 2 * 8, BufferKind::Constant);
         let row = kv_heads * dim * 2;
@@ -294,7 +299,7 @@ impl<'a> Decode<'a> {
         let values = self.b.buffer(format!("layers.{layer}.values"), cache, BufferKind::Kv);
         let partial = self.b.buffer("attention_partial", t * heads * count * dim * F32, BufferKind::Scratch);
         let weights = self.b.buffer("attention_softmax", t * heads * count * 2 * F32, BufferKind::Scratch);
-        let used = t * self.s.context.div_ceil(span).clamp(1, count) * heads;
+        let used = t * splits.used(self.s.context) * heads;
         let cached = t * self.s.context.saturating_sub(1) * row;
         let shape = vec![
             ("heads", Scalar::U32(heads as u32)),
@@ -307,7 +312,10 @@ impl<'a> Decode<'a> {
         ];
         let gates = t * heads * dim * F32;
         self.b
-            .op(format!("layers.{layer}.attention.split"), format!("attention_split_{}", heads / kv_heads))
+            .op(
+                format!("layers.{layer}.attention.split"),
+                format!("attention_{}_{}", if blocks { "blocks" } else { "split" }, heads / kv_heads),
+            )
             .read("projected", "float", projected, t * stride * F32 - gates)
             .read_all("q_gain", "bfloat", q_gain)
             .read_all("k_gain", "bfloat", k_gain)
@@ -323,10 +331,13 @@ impl<'a> Decode<'a> {
 
         let y = self.part(self.mixed, heads * dim);
         self.b
-            .op(format!("layers.{layer}.attention.combine"), "attention_combine")
+            .op(
+                format!("layers.{layer}.attention.combine"),
+                if blocks { "attention_blocks_combine" } else { "attention_combine" },
+            )
             .read("projected", "float", projected, gates)
             .read_all("positions", "uint", self.positions)
-            .read("partial", "float", partial, used * dim * F32)
+            .read("partial", if blocks { "float4" } else { "float" }, partial, used * dim * F32)
             .read("weights", "float2", weights, used * 2 * F32)
             .write("y", "float", y, gates)
             .inline("shape", "AttentionShape", shape)

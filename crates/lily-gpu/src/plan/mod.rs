@@ -1,6 +1,7 @@
 //! A forward pass as data: which kernels run on which bytes, in an order that gives the right result when followed one
 //! by one, and, derived from the bytes, which of them may run together.
 
+pub mod ablation;
 pub mod bind;
 mod build;
 pub mod counters;
@@ -11,6 +12,7 @@ pub mod ranges;
 pub mod routes;
 mod shape;
 
+pub use ablation::{Ablation, decode_ablations, prefill_ablations};
 pub use bind::{BoundArg, BoundOp, bind};
 pub use build::{OpBuilder, PlanBuilder};
 pub use counters::{Counters, Floor};

@@ -22,6 +22,16 @@ pub fn expert_rows(rows: usize, matrices: usize) -> usize {
     }
 }
 
+/// Chunks of fewer tokens run as decode steps: reading the dense weights that often costs less than the tiles of 32
+/// tokens, which are mostly empty then.
+pub const PREFILL_FROM: usize = 4;
+
+/// The tokens a prefill plan is made for when `tokens` are asked: a power of two from 32, so that few plans serve all
+/// chunks.
+pub fn chunk_class(tokens: usize) -> usize {
+    tokens.next_power_of_two().max(32)
+}
+
 /// Tokens of a tile in prefill's products: 32 or 64. Taller tiles dequantise a weight for more tokens; short chunks
 /// need the threadgroups.
 pub fn gemm_rows(tokens: usize) -> usize {
@@ -30,24 +40,68 @@ pub fn gemm_rows(tokens: usize) -> usize {
 
 /// How a context is split among threadgroups in decode attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Splits {
-    /// Positions a threadgroup takes.
-    pub span: usize,
-    /// Threadgroups a KV head; partial results have room for as many.
-    pub count: usize,
+pub enum Splits {
+    /// A threadgroup takes `span` positions; there are up to `count` a KV head.
+    Spans {
+        /// Positions of a threadgroup.
+        span: usize,
+        /// Threadgroups a KV head; partial results have room for as many.
+        count: usize,
+    },
+    /// Every position's context is cut into so many equal blocks, whatever it is: one plan for all long contexts, and
+    /// none of its threadgroups waits for a longer one.
+    Blocks(usize),
+}
+
+impl Splits {
+    /// Threadgroups a KV head.
+    pub fn count(self) -> usize {
+        match self {
+            Splits::Spans { count, .. } | Splits::Blocks(count) => count,
+        }
+    }
+
+    /// Positions of a threadgroup when there are `context`.
+    fn span_of(self, context: usize) -> usize {
+        match self {
+            Splits::Spans { span, .. } => span,
+            // As split_span in attention_decode.metal.
+            Splits::Blocks(count) => (context.saturating_sub(1) / count / 8 + 1) * 8,
+        }
+    }
+
+    /// Threadgroups a KV head that have work when there are `context` positions.
+    pub fn used(self, context: usize) -> usize {
+        context.max(1).div_ceil(self.span_of(context))
+    }
+
+    /// Most positions that fit.
+    pub fn most(self, capacity: usize) -> usize {
+        match self {
+            Splits::Spans { span, count } => span * count,
+            Splits::Blocks(_) => capacity,
+        }
+    }
 }
 
 /// Shortest span: its partial result (one row a query head) must stay small beside the keys and values it stands for.
 const SHORTEST_SPAN: usize = 64;
-/// Most splits a KV head; with 2 KV heads and 4 simdgroups a split this is 256 simdgroups.
-const MOST_SPLITS: usize = 32;
+/// Most spans a KV head; with 2 KV heads and 4 simdgroups a span this is 256 simdgroups.
+const MOST_SPANS: usize = 32;
+/// Contexts from here on are cut into blocks.
+const BLOCKS_FROM: usize = 32_768;
+/// Blocks a KV head: 512 simdgroups, and partial results below a hundredth of the bytes of a token.
+const BLOCKS: usize = 64;
 
-/// Splits for sequences of up to `context` positions. The context is rounded up to a power of two, so that a plan
-/// serves until it has doubled.
+/// Splits for sequences of up to `context` positions. Short contexts are rounded up to a power of two, so that a plan
+/// serves until they have doubled.
 pub fn attention_splits(context: usize) -> Splits {
+    if context >= BLOCKS_FROM {
+        return Splits::Blocks(BLOCKS);
+    }
     let class = context.max(1).next_power_of_two().max(SHORTEST_SPAN);
-    let span = (class / MOST_SPLITS).max(SHORTEST_SPAN);
-    Splits { span, count: class / span }
+    let span = (class / MOST_SPANS).max(SHORTEST_SPAN);
+    Splits::Spans { span, count: class / span }
 }
 
 /// Logits one threadgroup of the arg-max looks at.
@@ -74,11 +128,12 @@ mod tests {
     #[test]
     fn tiles_of_chunks() {
         assert_eq!([1, 32, 255, 256, 4096].map(gemm_rows), [32, 32, 32, 64, 64]);
+        assert_eq!([1, 32, 33, 64, 65, 2048].map(chunk_class), [32, 32, 64, 64, 128, 2048]);
     }
 
     #[test]
     fn splits_of_contexts() {
-        let s = |span, count| Splits { span, count };
+        let s = |span, count| Splits::Spans { span, count };
         for (context, want) in [
             (0, s(64, 1)),
             (1, s(64, 1)),
@@ -88,13 +143,16 @@ mod tests {
             (2049, s(128, 32)),
             (4096, s(128, 32)),
             (4097, s(256, 32)),
-            (262_144, s(8192, 32)),
+            (32_767, s(1024, 32)),
+            (32_768, Splits::Blocks(64)),
+            (262_144, Splits::Blocks(64)),
         ] {
             assert_eq!(attention_splits(context), want, "{context}");
         }
-        for context in 1..5000 {
+        for context in (1..5000).chain(32_700..33_800) {
             let s = attention_splits(context);
-            assert!(s.span * s.count >= context);
+            assert!(s.most(context) >= context && (1..=s.count()).contains(&s.used(context)), "{context}");
+            assert!(s.span_of(context) * s.count() >= context);
         }
     }
 }

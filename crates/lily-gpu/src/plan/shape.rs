@@ -72,6 +72,11 @@ impl ModelShape {
         Self { config: weights.config.clone(), bits }
     }
 
+    /// Bits of a module's matrix; `None` where there is no such module.
+    pub fn bits_of(&self, module: &str) -> Option<usize> {
+        self.bits.get(module).copied()
+    }
+
     /// A dense matrix.
     pub fn dense(&self, module: impl Into<String>, rows: usize, cols: usize) -> MatrixInfo {
         self.stack(module, 1, rows, cols)
