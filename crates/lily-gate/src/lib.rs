@@ -2,13 +2,24 @@
 //!
 //! * [`views`]: every string of a typed chat request with the place it stands at, and the way back;
 //! * [`detect`]: layer 1, recognisers without a model: a text in, [`Span`]s out;
-//! * [`span`]: what a recogniser says it found, and how sure the evidence makes it.
+//! * [`span`]: what a recogniser says it found, and how sure the evidence makes it;
+//! * [`propose`]: layer 2, a model that may add to what layer 1 found;
+//! * [`policy`]: what is done with it;
+//! * [`vault`]: stand-ins and the originals behind them;
+//! * [`body`]: all of it together: the gate, and the bytes that may leave;
+//! * [`restore`]: originals put back into the answer, while it streams.
 //!
 //! The crate is pure: no network, no files, no clock, no model.
 
+pub mod body;
 pub mod detect;
+pub mod hash;
 mod normalize;
+pub mod policy;
+pub mod propose;
+pub mod restore;
 pub mod span;
+pub mod vault;
 pub mod views;
 
 pub use detect::{Detector, DetectorConfig, DetectorError, OwnerTerm};

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{ServerConfig, chat::RequestContext, error::ApiError, generate::TextEngine};
+use crate::{CloudMode, ServerConfig, chat::RequestContext, error::ApiError, generate::TextEngine};
 
 /// A place in the server; held from before a request's body is read until its answer is over.
 pub(crate) type Permit = OwnedSemaphorePermit;
@@ -17,6 +17,8 @@ pub(crate) struct App {
     pub(crate) context: Arc<RequestContext>,
     /// Seconds since 1970 at which the model was loaded.
     pub(crate) created: u64,
+    /// The gate and the models behind it; none unless configured.
+    pub(crate) cloud: Option<CloudMode>,
     admission: Arc<Semaphore>,
     places: usize,
 }
@@ -37,6 +39,7 @@ impl App {
         let places = options.queue_limit.saturating_add(options.max_running).min(Semaphore::MAX_PERMITS);
         Self {
             engine,
+            cloud: config.cloud.clone(),
             config: Arc::new(config),
             context: Arc::new(context),
             created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),

@@ -1,6 +1,7 @@
 //! The OpenAI-compatible HTTP API, and the text-level generation that it shares with the command line.
 //!
 //! * [`generate`]: messages to prompt to engine to text, reasoning and tool calls;
+//! * `cloud`: models in the cloud behind the Privacy Gate, when configured;
 //! * [`tools`]: finding tool calls in what the model writes;
 //! * [`serve`]: listening and shutting down;
 //! * [`error`]: what a client gets instead of an answer.
@@ -11,6 +12,7 @@
 mod app;
 mod body;
 mod chat;
+mod cloud;
 pub mod error;
 pub mod generate;
 mod guard;
@@ -19,6 +21,7 @@ mod routes;
 pub mod serve;
 pub mod tools;
 
+pub use cloud::CloudMode;
 pub use generate::{
     Delta, Finish, GenerateOptions, Outcome, Output, Prompt, TextEngine, TokenLogprob, Update,
 };

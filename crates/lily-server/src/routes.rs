@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{app::App, chat, error::ApiError, guard};
+use crate::{app::App, chat, cloud, error::ApiError, guard};
 
 /// The router.
 pub(crate) fn router(app: App) -> Router {
@@ -19,6 +19,7 @@ pub(crate) fn router(app: App) -> Router {
         // Ids may contain slashes.
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/gate/check", post(cloud::check))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), guard::check))
@@ -37,7 +38,7 @@ async fn health(State(app): State<App>) -> (StatusCode, Json<Value>) {
 }
 
 async fn models(State(app): State<App>) -> Json<Value> {
-    let data: Vec<Value> = app.context.models.iter().map(|id| model_object(&app, id)).collect();
+    let data: Vec<Value> = served(&app).iter().map(|id| model_object(&app, id)).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
@@ -46,11 +47,17 @@ async fn model(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Path(id) = id.map_err(|e| ApiError::body(format!("the path is wrong: {}", e.body_text())))?;
-    let served = &app.context.models;
+    let served = served(&app);
     match served.iter().find(|s| **s == id) {
         Some(id) => Ok(Json(model_object(&app, id))),
-        None => Err(chat::model_not_found(&id, served)),
+        None => Err(chat::model_not_found(&id, &served)),
     }
+}
+
+/// Models of this machine, then those in the cloud.
+fn served(app: &App) -> Vec<String> {
+    let cloud = app.cloud.iter().flat_map(|cloud| cloud.models());
+    app.context.models.iter().cloned().chain(cloud).collect()
 }
 
 /// OpenAI's fields, and `max_model_len` as vLLM has it.

@@ -55,6 +55,8 @@ pub struct ServerConfig {
     pub aliases: Vec<String>,
     /// Thinking when a request does not say; `None`: as the template does.
     pub thinking: Option<bool>,
+    /// The gate and models in the cloud; `None`: everything stays on this machine.
+    pub cloud: Option<crate::CloudMode>,
 }
 
 impl ServerConfig {
@@ -69,6 +71,7 @@ impl ServerConfig {
             model_id: model_id.into(),
             aliases: Vec::new(),
             thinking: None,
+            cloud: None,
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The `lily` command.
 
 mod answer;
+mod audit;
 mod bench;
 mod cold_start;
 mod commands;
 mod device;
 mod embedded;
+mod gate;
+mod gate_setup;
 mod load;
 mod output;
 mod pull;
@@ -54,6 +57,8 @@ enum Command {
     Logits(commands::logits::LogitsArgs),
     Render(commands::render::RenderArgs),
     Tokenize(commands::tokenize::TokenizeArgs),
+    Gate(gate::GateArgs),
+    Audit(audit::AuditArgs),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +78,8 @@ fn main() -> ExitCode {
         Command::Logits(args) => commands::logits::run(&args),
         Command::Render(args) => commands::render::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
+        Command::Gate(args) => gate::run(&args),
+        Command::Audit(args) => audit::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

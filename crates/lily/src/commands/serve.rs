@@ -8,6 +8,7 @@ use lily_engine::CacheOptions;
 use lily_server::{Server, ServerConfig};
 
 use crate::{
+    gate_setup::CloudArgs,
     load::{self, Loaded, Serving, Thinking},
     output::{grouped, print},
 };
@@ -93,6 +94,9 @@ pub struct ServeArgs {
     body_limit: u16,
 
     #[command(flatten)]
+    cloud: CloudArgs,
+
+    #[command(flatten)]
     device: load::RunArgs,
 }
 
@@ -117,6 +121,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         body_limit: usize::from(args.body_limit) << 20,
         aliases: args.alias,
         thinking: loaded.thinking(args.thinking),
+        cloud: args.cloud.build()?,
         ..ServerConfig::new(args.model_id.unwrap_or_else(|| loaded.name.clone()))
     };
     // Connections need little; the cores belong to the model.

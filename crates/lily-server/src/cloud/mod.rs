@@ -1,0 +1,190 @@
+//! Requests for models in the cloud: `cloud/NAME` on `POST /v1/chat/completions`, and the gate's dry run on
+//! `POST /v1/gate/check`.
+//!
+//! ```text
+//! body -> gate -> GatedBody -> audit log -> provider -> lanes -> restored answer
+//!           \-> 409 (ask) | an answer of this machine (local) | an error (refuse)
+//! ```
+//!
+//! Without a configured cloud there is no client, and `cloud/NAME` is a model that does not exist.
+
+mod answer;
+mod check;
+mod errors;
+mod options;
+
+use std::sync::Arc;
+
+use axum::{
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
+    response::{IntoResponse, Response},
+};
+use lily_gate::{
+    body::{Decision, Gate, Inbound},
+    policy::{Layer2, OnLocal, OnUnreachable},
+};
+use lily_hybrid::Cloud;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+pub(crate) use check::check;
+use options::Options;
+
+use crate::{app::App, error::ApiError};
+
+/// Most requests on their way to providers at a time.
+const PLACES: usize = 64;
+/// Prefix of the models' names.
+const PREFIX: &str = "cloud/";
+
+const ROUTE: HeaderName = HeaderName::from_static("x-lily-route");
+const ROUTE_REASON: HeaderName = HeaderName::from_static("x-lily-route-reason");
+const LAYER2: HeaderName = HeaderName::from_static("x-lily-layer2");
+const AUDIT: HeaderName = HeaderName::from_static("x-lily-audit");
+
+/// What the server knows of the gate and the cloud.
+#[derive(Debug, Clone)]
+pub struct CloudMode {
+    /// The gate.
+    gate: Arc<Gate>,
+    /// The models; none when only the gate is configured.
+    cloud: Option<Arc<Cloud>>,
+    places: Arc<Semaphore>,
+}
+
+impl CloudMode {
+    /// The gate alone: only dry runs.
+    pub fn gate_only(gate: Arc<Gate>) -> Self {
+        Self { gate, cloud: None, places: Arc::new(Semaphore::new(PLACES)) }
+    }
+
+    /// With models.
+    pub fn new(cloud: Arc<Cloud>) -> Self {
+        Self { gate: Arc::clone(cloud.gate()), cloud: Some(cloud), places: Arc::new(Semaphore::new(PLACES)) }
+    }
+
+    /// Names of the models, as clients ask for them.
+    pub fn models(&self) -> Vec<String> {
+        self.cloud.iter().flat_map(|cloud| cloud.names().map(|name| format!("{PREFIX}{name}"))).collect()
+    }
+}
+
+/// Where a request is answered.
+pub(crate) enum Route {
+    /// It was answered, in the cloud.
+    Answered(Response),
+    /// On this machine, with this body.
+    Here(Vec<u8>, Stay),
+}
+
+/// Why a request stays, for the response's headers.
+#[derive(Debug, Default)]
+pub(crate) struct Stay {
+    reason: Option<String>,
+}
+
+impl Stay {
+    /// Says in the headers where the request was answered, if it was meant for elsewhere.
+    pub(crate) fn mark(self, mut response: Response) -> Response {
+        if let Some(reason) = self.reason {
+            response.headers_mut().insert(ROUTE, HeaderValue::from_static("local"));
+            response.headers_mut().insert(ROUTE_REASON, header_text(&reason));
+        }
+        response
+    }
+}
+
+/// Answers a request for `cloud/NAME`, or gives it back.
+pub(crate) async fn route(app: &App, headers: &HeaderMap, body: Vec<u8>) -> Result<Route, ApiError> {
+    let Some(mode) = app.cloud.as_ref() else { return Ok(Route::Here(body, Stay::default())) };
+    let Some(cloud) = mode.cloud.clone() else { return Ok(Route::Here(body, Stay::default())) };
+    let Some((name, request)) = asked(&body) else { return Ok(Route::Here(body, Stay::default())) };
+    let Some(model) = cloud.model(&name).map(str::to_owned) else {
+        // The usual error for a model that is not there.
+        return Ok(Route::Here(body, Stay::default()));
+    };
+    let place = mode.places.clone().try_acquire_owned().map_err(|_| {
+        ApiError::overloaded(format!("{PLACES} requests are on their way to providers, the most at a time"))
+    })?;
+    let options = Options::read(headers, &request)?;
+    let include_usage = options::include_usage(&request);
+    let (decision, request, options) = decide(Arc::clone(&mode.gate), request, model, options, false).await?;
+    let policy = mode.gate.policy();
+    let stay = |reason: &str, mut request: Value| {
+        request["model"] = app.model_id().into();
+        if let Some(fields) = request.as_object_mut() {
+            fields.shift_remove("privacy");
+        }
+        let body = serde_json::to_vec(&request).map_err(|e| ApiError::body(e.to_string()))?;
+        Ok(Route::Here(body, Stay { reason: Some(reason.to_owned()) }))
+    };
+    let gated = match decision {
+        Decision::Send(gated) => *gated,
+        Decision::Ask(consent) => return Ok(Route::Answered(errors::consent(&consent))),
+        Decision::Refuse(kept) => return Err(errors::kept(&kept)),
+        Decision::Local(kept) => {
+            let answer = options.answer_here.unwrap_or(policy.on_local == OnLocal::Answer);
+            return if answer { stay(&kept.reason, request) } else { Err(errors::kept(&kept)) };
+        }
+    };
+    let stream = gated.stream();
+    let answer = match cloud.send(&name, gated).await {
+        Ok(answer) => answer,
+        Err(error) if policy.on_unreachable == OnUnreachable::Answer && errors::is_outage(&error) => {
+            return stay(&error.to_string(), request);
+        }
+        Err(error) => return Err(errors::cloud(&error)),
+    };
+    let audit_id = answer.audit_id.clone();
+    let shown = format!("{PREFIX}{name}");
+    let mut response = if stream {
+        answer::stream(answer, &shown, include_usage, place)
+    } else {
+        let body = answer::collect(answer, &shown).await;
+        drop(place);
+        body?.into_response()
+    };
+    let headers = response.headers_mut();
+    headers.insert(ROUTE, header_text(&shown));
+    headers.insert(AUDIT, header_text(&audit_id));
+    let looked = if policy.layer2 == Layer2::Off { "off" } else { "looked" };
+    headers.insert(LAYER2, HeaderValue::from_static(looked));
+    Ok(Route::Answered(response))
+}
+
+/// Whether a body asks for a model in the cloud, and the body. Bodies that are wrong are left to the usual checks.
+fn asked(body: &[u8]) -> Option<(String, Value)> {
+    let request: Value = serde_json::from_slice(body).ok()?;
+    let name = request.get("model")?.as_str()?.strip_prefix(PREFIX)?.to_owned();
+    Some((name, request))
+}
+
+/// The gate's decision, on a thread that may block: layer 2 is a model.
+async fn decide(
+    gate: Arc<Gate>,
+    request: Value,
+    model: String,
+    options: Options,
+    dry_run: bool,
+) -> Result<(Decision, Value, Options), ApiError> {
+    let work = move || {
+        let decision = gate.check(Inbound {
+            request: &request,
+            model: &model,
+            client: &options.client,
+            session: options.session.as_deref(),
+            approval: options.approval.as_deref(),
+            dry_run,
+        });
+        (decision, request, options)
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the gate failed; nothing was sent")
+    })
+}
+
+/// Text for a header: what a header cannot hold is left out.
+fn header_text(text: &str) -> HeaderValue {
+    let plain: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(300).collect();
+    HeaderValue::from_str(&plain).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
