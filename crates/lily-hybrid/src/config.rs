@@ -177,7 +177,7 @@ mod tests {
             "http://localhost:1/v1", "https://localhost/v1", "https://LOCALHOST./v1", "https://a.localhost/v1",
             "https://127.0.0.1/v1", "https://127.8.9.1/v1", "https://[::1]/v1", "https://[::ffff:127.0.0.1]/v1",
             "https://0.0.0.0/v1", "https://2130706433/v1", "https://0x7f.1/v1", "http://api.example.com/v1", "ftp://a.example/v1",
-            "https://user:pw@api.example.com/v1", "https://api.example.com/v1?key=1", "no address", "https:///v1",
+            "https://user:pw@api.example.com/v1", "https://api.example.com/v1?key=1", "no address",
         ] {
             assert!(CloudConfig::parse(&url(bad), false).is_err(), "{bad}");
         }
