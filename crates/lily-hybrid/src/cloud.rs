@@ -339,10 +339,16 @@ impl Reader {
             reader.push(&piece, &mut data).map_err(|e| bad(e.to_string()))?;
             for data in data.drain(..) {
                 if data.trim() == "[DONE]" {
+                    if self.lanes.is_empty() {
+                        return Err(bad("it holds no choices".into()));
+                    }
                     self.lanes.finish_all(events);
                     return self.give(events).await;
                 }
                 let chunk: Value = serde_json::from_str(&data).map_err(|e| bad(format!("an event is no JSON: {e}")))?;
+                if !chunk.is_object() {
+                    return Err(bad("an event is no object".into()));
+                }
                 if let Some(error) = chunk.get("error").filter(|e| !e.is_null()) {
                     let message = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
                     let message: String = message.chars().take(500).collect();

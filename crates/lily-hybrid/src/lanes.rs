@@ -78,6 +78,7 @@ impl Lanes {
             }
             // At most 15.
             let index = index as usize;
+            self.choices.entry(index).or_default();
             if let Some(delta) = choice.get("delta").or_else(|| choice.get("message")).filter(|d| !d.is_null()) {
                 self.delta(index, delta, out)?;
             }
@@ -201,6 +202,11 @@ impl Lanes {
             let calls = self.choices.get(&choice).is_some_and(|c| !c.begun.is_empty());
             self.finish(choice, if calls { "tool_calls" } else { "stop" }, out);
         }
+    }
+
+    /// Whether nothing came yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.choices.is_empty()
     }
 
     /// Whether a stand-in stopped in its middle where the answer did not.

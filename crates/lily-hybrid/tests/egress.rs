@@ -268,7 +268,8 @@ async fn answers_that_stop_or_are_none_end_in_an_error() {
         ("half a stand-in at the end", events(&[json!({"choices": [{"delta": {"content": "to ⟦EMAI"}}]})]), "to ⟦EMAI", "placeholder_cut"),
         ("an error in the stream", events(&[json!({"choices": [{"delta": {"content": "a "}}]}), json!({"error": {"message": "overloaded"}})]),
          "a ", "upstream_error"),
-        ("no JSON", events(&[json!("x")]).iter().chain(b"").copied().collect(), "", "upstream_cut"),
+        ("no object", events(&[json!("x")]), "", "upstream_invalid"),
+        ("no choices", events(&[json!({"choices": []})]), "", "upstream_invalid"),
         ("a broken event", b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n\r\ndata: {\"a\n\n".to_vec(), "", "upstream_invalid"),
         ("a bad tool name", events(&[json!({"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "a b<"}}]}}]})]),
          "", "upstream_invalid"),
@@ -297,7 +298,8 @@ async fn answers_that_stop_or_are_none_end_in_an_error() {
 #[tokio::test]
 async fn a_client_that_leaves_ends_the_request_and_the_vault_stays() {
     let provider = Provider::start(|_| {
-        Reply::Hang(events(&[json!({"choices": [{"delta": {"content": "one moment "}}]})])[..180].to_vec())
+        let whole = events(&[json!({"choices": [{"delta": {"content": "one moment "}}]})]);
+        Reply::Hang(whole.strip_suffix(b"data: [DONE]\n\n").unwrap().to_vec())
     })
     .await;
     let lines = Lines::default();
@@ -330,7 +332,7 @@ async fn tool_calls_are_restored_by_sink() {
     let provider = Provider::start(|body| {
         let token = said(body);
         let arguments = format!("{{\"to\":\"{token}\",\"note\":\"{token}\"}}");
-        let (a, b) = arguments.split_at(9);
+        let (a, b) = arguments.split_at(7);
         let call = |index: usize, name: &str| json!({"index": index, "id": format!("c{index}"), "type": "function", "function": {"name": name, "arguments": ""}});
         let more = |index: usize, text: &str| json!({"index": index, "function": {"arguments": text}});
         let delta = |calls: Value| json!({"choices": [{"index": 0, "delta": {"tool_calls": calls, "unknown": "dropped"}}], "extra": "dropped"});
@@ -443,11 +445,11 @@ enum Wrong {
 
 /// The number of requests; more with `LILY_FUZZ_REQUESTS`.
 fn requests() -> u64 {
-    std::env::var("LILY_FUZZ_REQUESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
+    std::env::var("LILY_FUZZ_REQUESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_500)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn ten_thousand_requests_with_faults() {
+async fn random_requests_with_faults() {
     let provider = Provider::start(|body| {
         // Requests that ask for trouble say so in their model's temperature.
         let asked: Value = serde_json::from_slice(body).unwrap();

@@ -405,7 +405,8 @@ impl Gate {
             report.layer2 = "off";
             return Ok(());
         }
-        let readable = |f: &&Field| !matches!(f.role, FieldRole::Identifier | FieldRole::Parameter);
+        // Stop strings and predictions are text too; only names and ids are not.
+        let readable = |f: &&Field| f.role != FieldRole::Identifier;
         let text: Vec<&str> = fields.iter().filter(readable).map(|f| f.text.as_str()).collect();
         let text = Zeroizing::new(text.join("\n"));
         let limit = std::time::Duration::from_millis(self.policy.layer2_timeout_ms);
