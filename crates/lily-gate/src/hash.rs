@@ -36,10 +36,7 @@ mod tests {
     #[test]
     fn published_vectors() {
         // FIPS 180-2, appendix B.1.
-        assert_eq!(
-            hex(&sha256(b"abc")),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(hex(&sha256(b"abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         let key = [0x0b; 32];
         assert_ne!(hmac(&key, &[b"ab", b"c"]), hmac(&key, &[b"a", b"bc"]));
         assert_eq!(hmac(&key, &[b"ab"]), hmac(&key, &[b"ab"]));

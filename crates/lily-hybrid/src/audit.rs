@@ -124,7 +124,8 @@ impl AuditLog {
         let io = |source| AuditError::Io { path: path.clone(), source };
         #[cfg(unix)]
         let new = !path.exists();
-        let mut file = private(OpenOptions::new().read(true).append(true).create(true)).open(&path).map_err(io)?;
+        let mut file =
+            private(OpenOptions::new().read(true).append(true).create(true)).open(&path).map_err(io)?;
         file.try_lock().map_err(|e| match e {
             std::fs::TryLockError::WouldBlock => AuditError::Locked(path.clone()),
             std::fs::TryLockError::Error(source) => AuditError::Io { path: path.clone(), source },
@@ -162,7 +163,11 @@ impl AuditLog {
     /// A log that writes somewhere else, from the beginning of a chain.
     pub fn with_sink(sink: Box<dyn Sink>, key: [u8; 32]) -> Self {
         let chain = Chain { sink, seq: 0, prev: NOTHING.to_owned(), broken: false };
-        Self { chain: Arc::new(Mutex::new(chain)), path: "(memory)".into(), key: Arc::new(Zeroizing::new(key)) }
+        Self {
+            chain: Arc::new(Mutex::new(chain)),
+            path: "(memory)".into(),
+            key: Arc::new(Zeroizing::new(key)),
+        }
     }
 
     /// This installation's key.
@@ -295,7 +300,8 @@ fn install_key(directory: &Path) -> Result<Arc<Zeroizing<[u8; 32]>>, AuditError>
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             *key = rand::random();
-            let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&path).map_err(io)?;
+            let mut file =
+                private(OpenOptions::new().write(true).create_new(true)).open(&path).map_err(io)?;
             file.write_all(&key[..]).and_then(|()| file.sync_all()).map_err(io)?;
         }
         Err(source) => return Err(io(source)),

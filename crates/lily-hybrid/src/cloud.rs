@@ -1,11 +1,6 @@
 //! One request to a model in the cloud and its answer.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use lily_gate::{
     body::{Gate, GatedBody},
@@ -87,7 +82,10 @@ pub struct Cloud {
 
 impl fmt::Debug for Cloud {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cloud").field("models", &self.targets.keys()).field("gate", &self.gate).finish_non_exhaustive()
+        f.debug_struct("Cloud")
+            .field("models", &self.targets.keys())
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
     }
 }
 
@@ -117,13 +115,17 @@ impl Cloud {
             upstream.check(name, allow_loopback)?;
             let key = match &upstream.api_key_env {
                 None => None,
-                Some(env) => Some(variable(env).filter(|key| !key.is_empty()).ok_or_else(|| SetupError::Key {
-                    name: name.clone(),
-                    variable: env.clone(),
-                })?),
+                Some(env) => Some(
+                    variable(env)
+                        .filter(|key| !key.is_empty())
+                        .ok_or_else(|| SetupError::Key { name: name.clone(), variable: env.clone() })?,
+                ),
             };
             let egress = Egress::new(name, upstream, key.as_deref(), allow_loopback)?;
-            targets.insert(name.clone(), Target { egress, model: upstream.model.clone(), retries: upstream.retries });
+            targets.insert(
+                name.clone(),
+                Target { egress, model: upstream.model.clone(), retries: upstream.retries },
+            );
         }
         let policy = Arc::new(gate.policy().clone());
         Ok(Self { gate, policy, audit, targets })
@@ -225,7 +227,8 @@ async fn refusal(mut response: Response) -> String {
         }
     }
     let parsed: Option<Value> = serde_json::from_slice(&bytes).ok();
-    let message = parsed.as_ref().and_then(|v| v.pointer("/error/message").or_else(|| v.get("message"))?.as_str());
+    let message =
+        parsed.as_ref().and_then(|v| v.pointer("/error/message").or_else(|| v.get("message"))?.as_str());
     let text = message.map_or_else(|| String::from_utf8_lossy(&bytes).into_owned(), str::to_owned);
     text.chars().take(SHOWN).collect()
 }
@@ -256,8 +259,9 @@ struct Reader {
 impl Reader {
     async fn run(mut self, response: Response, audit: AuditLog, request: String) {
         let content_type = response.headers().get(reqwest::header::CONTENT_TYPE);
-        let streamed =
-            content_type.and_then(|v| v.to_str().ok()).is_some_and(|v| v.to_ascii_lowercase().contains("event-stream"));
+        let streamed = content_type
+            .and_then(|v| v.to_str().ok())
+            .is_some_and(|v| v.to_ascii_lowercase().contains("event-stream"));
         let end = if streamed { self.stream(response).await } else { self.whole(response).await };
         let counts = self.lanes.counts();
         let outcome = match &end {
@@ -303,7 +307,9 @@ impl Reader {
                 Ok(Some(piece.to_vec()))
             }
             Ok(None) => Ok(None),
-            Err(error) => Err(End::Cut("upstream_cut", format!("the provider's answer stopped: {}", describe(&error)))),
+            Err(error) => {
+                Err(End::Cut("upstream_cut", format!("the provider's answer stopped: {}", describe(&error))))
+            }
         }
     }
 
@@ -335,7 +341,8 @@ impl Reader {
         let mut reader = SseReader::default();
         let mut data = Vec::new();
         while let Some(piece) = self.piece(&mut response).await? {
-            let bad = |e: String| End::Cut("upstream_invalid", format!("the provider's answer is wrong: {e}"));
+            let bad =
+                |e: String| End::Cut("upstream_invalid", format!("the provider's answer is wrong: {e}"));
             reader.push(&piece, &mut data).map_err(|e| bad(e.to_string()))?;
             for data in data.drain(..) {
                 if data.trim() == "[DONE]" {
@@ -345,14 +352,18 @@ impl Reader {
                     self.lanes.finish_all(events);
                     return self.give(events).await;
                 }
-                let chunk: Value = serde_json::from_str(&data).map_err(|e| bad(format!("an event is no JSON: {e}")))?;
+                let chunk: Value =
+                    serde_json::from_str(&data).map_err(|e| bad(format!("an event is no JSON: {e}")))?;
                 if !chunk.is_object() {
                     return Err(bad("an event is no object".into()));
                 }
                 if let Some(error) = chunk.get("error").filter(|e| !e.is_null()) {
                     let message = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
                     let message: String = message.chars().take(500).collect();
-                    return Err(End::Cut("upstream_error", format!("the provider ended its answer: {message}")));
+                    return Err(End::Cut(
+                        "upstream_error",
+                        format!("the provider ended its answer: {message}"),
+                    ));
                 }
                 self.lanes.take(&chunk, events).map_err(|e| bad(e.0))?;
                 self.give(events).await?;
@@ -395,5 +406,8 @@ impl Reader {
 }
 
 fn cut_token() -> End {
-    End::Cut("placeholder_cut", "the answer ends in the middle of a stand-in, which could not be restored".into())
+    End::Cut(
+        "placeholder_cut",
+        "the answer ends in the middle of a stand-in, which could not be restored".into(),
+    )
 }

@@ -73,8 +73,22 @@ fn default_retries() -> u32 {
 
 /// Headers that a configuration must not set: they are the client's own or would change where bytes go.
 const RESERVED: &[&str] = &[
-    "host", "content-length", "transfer-encoding", "connection", "cookie", "authorization", "content-type", "accept",
-    "accept-encoding", "user-agent", "proxy-authorization", "te", "trailer", "upgrade", "expect", "forwarded",
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "cookie",
+    "authorization",
+    "content-type",
+    "accept",
+    "accept-encoding",
+    "user-agent",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "forwarded",
     "x-forwarded-for",
 ];
 
@@ -104,7 +118,10 @@ impl Upstream {
         self.endpoint(allow_loopback).map_err(|reason| error("url", reason))?;
         let in_name = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
         if self.model.is_empty() || !self.model.chars().all(in_name) {
-            return Err(error("model", format!("{:?}; expected letters, digits and `_ . : / -`", self.model)));
+            return Err(error(
+                "model",
+                format!("{:?}; expected letters, digits and `_ . : / -`", self.model),
+            ));
         }
         if !(1..=3600).contains(&self.timeout_s) {
             return Err(error("timeout_s", format!("{}; expected 1 to 3600", self.timeout_s)));
@@ -174,10 +191,22 @@ mod tests {
     #[test]
     fn addresses_of_this_machine_are_no_cloud() {
         for bad in [
-            "http://localhost:1/v1", "https://localhost/v1", "https://LOCALHOST./v1", "https://a.localhost/v1",
-            "https://127.0.0.1/v1", "https://127.8.9.1/v1", "https://[::1]/v1", "https://[::ffff:127.0.0.1]/v1",
-            "https://0.0.0.0/v1", "https://2130706433/v1", "https://0x7f.1/v1", "http://api.example.com/v1", "ftp://a.example/v1",
-            "https://user:pw@api.example.com/v1", "https://api.example.com/v1?key=1", "no address",
+            "http://localhost:1/v1",
+            "https://localhost/v1",
+            "https://LOCALHOST./v1",
+            "https://a.localhost/v1",
+            "https://127.0.0.1/v1",
+            "https://127.8.9.1/v1",
+            "https://[::1]/v1",
+            "https://[::ffff:127.0.0.1]/v1",
+            "https://0.0.0.0/v1",
+            "https://2130706433/v1",
+            "https://0x7f.1/v1",
+            "http://api.example.com/v1",
+            "ftp://a.example/v1",
+            "https://user:pw@api.example.com/v1",
+            "https://api.example.com/v1?key=1",
+            "no address",
         ] {
             assert!(CloudConfig::parse(&url(bad), false).is_err(), "{bad}");
         }
@@ -185,7 +214,10 @@ mod tests {
         let endpoint = config.upstreams["a"].endpoint(false).unwrap();
         assert_eq!(endpoint.as_str(), "https://api.example.com/v1/chat/completions");
         assert!(CloudConfig::parse(&url("http://127.0.0.1:9/v1"), true).is_ok());
-        assert!(CloudConfig::parse(&url("http://api.example.com/v1"), true).is_err(), "never plain to elsewhere");
+        assert!(
+            CloudConfig::parse(&url("http://api.example.com/v1"), true).is_err(),
+            "never plain to elsewhere"
+        );
     }
 
     #[test]

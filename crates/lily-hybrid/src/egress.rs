@@ -67,7 +67,10 @@ pub struct Egress {
 
 impl fmt::Debug for Egress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Egress").field("name", &self.name).field("endpoint", &self.endpoint.as_str()).finish_non_exhaustive()
+        f.debug_struct("Egress")
+            .field("name", &self.name)
+            .field("endpoint", &self.endpoint.as_str())
+            .finish_non_exhaustive()
     }
 }
 
@@ -92,7 +95,12 @@ impl Egress {
     ///
     /// # Errors
     /// A header or key that cannot be sent, or no TLS.
-    pub fn new(name: &str, upstream: &Upstream, key: Option<&str>, allow_loopback: bool) -> Result<Self, EgressError> {
+    pub fn new(
+        name: &str,
+        upstream: &Upstream,
+        key: Option<&str>,
+        allow_loopback: bool,
+    ) -> Result<Self, EgressError> {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
             // Another part of the process may have chosen one; any will do.
@@ -102,13 +110,16 @@ impl Egress {
         let endpoint = upstream.endpoint(allow_loopback).map_err(error)?;
         let mut headers = HeaderMap::new();
         for (header, value) in &upstream.headers {
-            let named: HeaderName = header.parse().map_err(|_| error(format!("header {header:?} is none")))?;
-            let value: HeaderValue = value.parse().map_err(|_| error(format!("header {header:?}: its value is none")))?;
+            let named: HeaderName =
+                header.parse().map_err(|_| error(format!("header {header:?} is none")))?;
+            let value: HeaderValue =
+                value.parse().map_err(|_| error(format!("header {header:?}: its value is none")))?;
             headers.insert(named, value);
         }
         if let Some(key) = key {
-            let mut value: HeaderValue =
-                format!("Bearer {key}").parse().map_err(|_| error("its API key holds characters no header can".into()))?;
+            let mut value: HeaderValue = format!("Bearer {key}")
+                .parse()
+                .map_err(|_| error("its API key holds characters no header can".into()))?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
@@ -156,7 +167,10 @@ impl Egress {
             // It waits for the disk.
             let written = tokio::task::spawn_blocking(move || {
                 let record = RequestRecord::new(&body, &name, &destination, names, attempt).map_err(|e| {
-                    AuditError::Content { path: log.path().to_owned(), reason: format!("the body is no text: {e}") }
+                    AuditError::Content {
+                        path: log.path().to_owned(),
+                        reason: format!("the body is no text: {e}"),
+                    }
                 })?;
                 log.request(&record)
             });
@@ -165,7 +179,8 @@ impl Egress {
                 reason: format!("the writer ended early: {e}"),
             })??
         };
-        let sent = self.client.post(self.endpoint.clone()).headers(headers).body(body.bytes().to_vec()).send().await;
+        let sent =
+            self.client.post(self.endpoint.clone()).headers(headers).body(body.bytes().to_vec()).send().await;
         let answer = sent.map_err(|e| EgressError::Unreachable {
             destination: self.endpoint.host_str().unwrap_or_default().to_owned(),
             reason: describe(&e),

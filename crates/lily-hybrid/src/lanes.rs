@@ -55,7 +55,14 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new(map: Arc<RestoreMap>, policy: Arc<Policy>) -> Self {
-        Self { map, policy, choices: BTreeMap::new(), ended: LaneCounts::default(), cut_tokens: false, usage: None }
+        Self {
+            map,
+            policy,
+            choices: BTreeMap::new(),
+            ended: LaneCounts::default(),
+            cut_tokens: false,
+            usage: None,
+        }
     }
 
     /// Takes a chunk (`delta`) or a whole answer (`message`).
@@ -79,7 +86,9 @@ impl Lanes {
             // At most 15.
             let index = index as usize;
             self.choices.entry(index).or_default();
-            if let Some(delta) = choice.get("delta").or_else(|| choice.get("message")).filter(|d| !d.is_null()) {
+            if let Some(delta) =
+                choice.get("delta").or_else(|| choice.get("message")).filter(|d| !d.is_null())
+            {
                 self.delta(index, delta, out)?;
             }
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
@@ -147,7 +156,9 @@ impl Lanes {
             None | Some(Value::Null) => {}
             Some(Value::String(text)) => self.text(choice, LaneKey::Call(index), text, out),
             // Some providers give the object itself.
-            Some(object @ Value::Object(_)) => self.text(choice, LaneKey::Call(index), &object.to_string(), out),
+            Some(object @ Value::Object(_)) => {
+                self.text(choice, LaneKey::Call(index), &object.to_string(), out)
+            }
             Some(_) => return Err(bad("tool_calls[].function.arguments", "a string")),
         }
         Ok(())
@@ -197,7 +208,8 @@ impl Lanes {
 
     /// Ends what is still open as if the provider had said `stop`: it said that nothing more comes.
     pub(crate) fn finish_all(&mut self, out: &mut Vec<CloudEvent>) {
-        let open: Vec<usize> = self.choices.iter().filter(|(_, c)| c.finished.is_none()).map(|(i, _)| *i).collect();
+        let open: Vec<usize> =
+            self.choices.iter().filter(|(_, c)| c.finished.is_none()).map(|(i, _)| *i).collect();
         for choice in open {
             let calls = self.choices.get(&choice).is_some_and(|c| !c.begun.is_empty());
             self.finish(choice, if calls { "tool_calls" } else { "stop" }, out);
@@ -253,7 +265,9 @@ fn read_text(value: Option<&Value>, name: &str) -> Result<String, BadAnswer> {
 fn read_name(value: Option<&Value>, field: &str) -> Result<String, BadAnswer> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_.:/|-".contains(c);
     match value.and_then(Value::as_str) {
-        Some(name) if (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(allowed) => Ok(name.to_owned()),
+        Some(name) if (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(allowed) => {
+            Ok(name.to_owned())
+        }
         _ => Err(bad(field, "letters, digits and `_ . : / | -`")),
     }
 }

@@ -54,13 +54,19 @@ pub fn run(args: &AuditArgs) -> Result<()> {
                 return Ok(print(&format!("{}\n", serde_json::to_string_pretty(&line)?))?);
             }
             let body = line["body"].as_str();
-            let body = body.ok_or_else(|| anyhow::anyhow!("{id} is not a request: it has no body; see --record"))?;
+            let body =
+                body.ok_or_else(|| anyhow::anyhow!("{id} is not a request: it has no body; see --record"))?;
             Ok(print(body)?)
         }
         Command::Verify => {
             let found = verify(&directory)?;
-            let key = if found.keyed { "and written by this installation" } else { "(the installation's key is not there)" };
-            let torn = if found.torn > 0 { format!("; {} were cut by a crash", found.torn) } else { String::new() };
+            let key = if found.keyed {
+                "and written by this installation"
+            } else {
+                "(the installation's key is not there)"
+            };
+            let torn =
+                if found.torn > 0 { format!("; {} were cut by a crash", found.torn) } else { String::new() };
             Ok(print(&format!(
                 "{}: {} lines are whole, in order {key}; {} requests{torn}\n",
                 directory.join(LOG_FILE).display(),
@@ -79,7 +85,14 @@ pub fn run(args: &AuditArgs) -> Result<()> {
                 if line["kind"] == "request" {
                     let word = |key: &str| line[key].as_str().unwrap_or("-").to_owned();
                     let bytes = line["body"].as_str().map_or(0, str::len);
-                    out += &format!("{}  {}  {:>8} bytes  {}  {}\n", word("id"), word("time"), bytes, word("verdict"), word("destination"));
+                    out += &format!(
+                        "{}  {}  {:>8} bytes  {}  {}\n",
+                        word("id"),
+                        word("time"),
+                        bytes,
+                        word("verdict"),
+                        word("destination")
+                    );
                 }
             }
             Ok(print(&out)?)

@@ -77,7 +77,9 @@ pub fn run(args: &GateArgs) -> Result<()> {
         });
         found += decision.report().spans.iter().filter(|s| s.verdict != SpanVerdict::Allow).count();
         match format {
-            Format::Json => print(&format!("{}\n", serde_json::to_string_pretty(&as_json(file, &decision))?))?,
+            Format::Json => {
+                print(&format!("{}\n", serde_json::to_string_pretty(&as_json(file, &decision))?))?
+            }
             Format::Text => print(&masked(&gate, &decision, plain)?)?,
             Format::Color => print(&coloured(&request, &decision))?,
         }
@@ -104,8 +106,7 @@ fn request_of(input: &str) -> (Value, bool) {
 }
 
 fn as_json(file: &std::path::Path, decision: &Decision) -> Value {
-    let mut shown =
-        json!({"file": file.display().to_string(), "verdict": decision.verdict(), "report": decision.report()});
+    let mut shown = json!({"file": file.display().to_string(), "verdict": decision.verdict(), "report": decision.report()});
     match decision {
         Decision::Send(body) => {
             shown["masked"] = serde_json::from_slice(body.bytes()).unwrap_or(Value::Null);
@@ -126,7 +127,9 @@ fn masked(gate: &Gate, decision: &Decision, plain: bool) -> Result<String> {
                 None => format!("{}\n", serde_json::to_string_pretty(&body)?),
             }
         }
-        Decision::Ask(consent) => format!("(waits for consent: {} private values)\n", consent.report.spans.len()),
+        Decision::Ask(consent) => {
+            format!("(waits for consent: {} private values)\n", consent.report.spans.len())
+        }
         Decision::Local(kept) => format!("(stays on this machine: {})\n", kept.reason),
         Decision::Refuse(kept) => {
             debug_assert!(gate.ready().is_ok());
@@ -146,7 +149,8 @@ fn coloured(request: &Value, decision: &Decision) -> String {
         spans.sort_by_key(|s| s.start);
         let mut at = 0;
         for span in spans {
-            let (Some(before), Some(value)) = (field.text.get(at..span.start), field.text.get(span.start..span.end))
+            let (Some(before), Some(value)) =
+                (field.text.get(at..span.start), field.text.get(span.start..span.end))
             else {
                 continue;
             };
@@ -164,7 +168,12 @@ fn coloured(request: &Value, decision: &Decision) -> String {
             out.push('\n');
         }
     }
-    out += &format!("\n{}: {} found, {} further mentions\n", decision.verdict().name(), report.spans.len(), report.swept);
+    out += &format!(
+        "\n{}: {} found, {} further mentions\n",
+        decision.verdict().name(),
+        report.spans.len(),
+        report.swept
+    );
     for span in &report.spans {
         let token = span.token.as_deref().unwrap_or("-");
         let evidence = format!("{:?}", span.evidence).to_lowercase();

@@ -81,7 +81,8 @@ impl CloudArgs {
             tracing::warn!("cloud models are listed but refuse every request: {reason}");
         }
         let variable = |name: &str| env::var(name).ok();
-        let cloud = Cloud::new(&config, gate, audit, variable, self.cloud_allow_loopback).with_context(named)?;
+        let cloud =
+            Cloud::new(&config, gate, audit, variable, self.cloud_allow_loopback).with_context(named)?;
         Ok(Some(CloudMode::new(Arc::new(cloud))))
     }
 }
@@ -114,8 +115,25 @@ fn home() -> Option<String> {
 
 /// Names of accounts that say nothing about anybody.
 const NOBODY: &[&str] = &[
-    "root", "admin", "administrator", "user", "ubuntu", "debian", "ec2-user", "runner", "vagrant", "docker", "guest", "pi", "home",
-    "localhost", "nobody", "app", "test", "me", "dev",
+    "root",
+    "admin",
+    "administrator",
+    "user",
+    "ubuntu",
+    "debian",
+    "ec2-user",
+    "runner",
+    "vagrant",
+    "docker",
+    "guest",
+    "pi",
+    "home",
+    "localhost",
+    "nobody",
+    "app",
+    "test",
+    "me",
+    "dev",
 ];
 
 /// What this machine knows of its owner: login, home directory, host, git's name and address.
@@ -173,8 +191,15 @@ mod tests {
     fn git_says_who_one_is() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config");
-        fs::write(&file, "[core]\n  name = no\n[user]\n\tname = \"Ann Lee\"\n\temail = ann@x.example\n[alias]\nname = x\n").unwrap();
-        assert_eq!(git_identity(&file), [("name", "Ann Lee".to_owned()), ("email", "ann@x.example".to_owned())]);
+        fs::write(
+            &file,
+            "[core]\n  name = no\n[user]\n\tname = \"Ann Lee\"\n\temail = ann@x.example\n[alias]\nname = x\n",
+        )
+        .unwrap();
+        assert_eq!(
+            git_identity(&file),
+            [("name", "Ann Lee".to_owned()), ("email", "ann@x.example".to_owned())]
+        );
         assert!(git_identity(&directory.path().join("none")).is_empty());
     }
 }

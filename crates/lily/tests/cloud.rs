@@ -73,7 +73,8 @@ impl Provider {
 
 fn answer(mut stream: std::net::TcpStream, body: &str, left: &Mutex<usize>) {
     let request: Value = serde_json::from_str(body).unwrap();
-    let text = request["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
+    let text =
+        request["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
     if text.contains("fail please") {
         let _ = stream.write_all(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         return;
@@ -83,11 +84,15 @@ fn answer(mut stream: std::net::TcpStream, body: &str, left: &Mutex<usize>) {
         let body = json!({"id": "up", "model": "big-1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                           "usage": {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}})
         .to_string();
-        let head = format!("HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
         let _ = stream.write_all((head + &body).as_bytes());
         return;
     }
-    let _ = stream.write_all(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n");
+    let _ =
+        stream.write_all(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n");
     let characters: Vec<char> = text.chars().collect();
     let slow = text.contains("slowly");
     loop {
@@ -106,7 +111,8 @@ fn answer(mut stream: std::net::TcpStream, body: &str, left: &Mutex<usize>) {
         }
     }
     let last = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
-    let usage = json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}});
+    let usage =
+        json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}});
     let _ = stream.write_all(format!("data: {last}\n\ndata: {usage}\n\ndata: [DONE]\n\n").as_bytes());
 }
 
@@ -119,7 +125,8 @@ struct Setup {
 impl Setup {
     fn new(policy: &str) -> Self {
         let setup = Self { directory: tempfile::tempdir().unwrap(), provider: Provider::start() };
-        let cloud = format!("[upstreams.x]\nurl = \"{}\"\nmodel = \"big-1\"\nretries = 0\n", setup.provider.url);
+        let cloud =
+            format!("[upstreams.x]\nurl = \"{}\"\nmodel = \"big-1\"\nretries = 0\n", setup.provider.url);
         fs::write(setup.file("cloud.toml"), cloud).unwrap();
         fs::write(setup.file("policy.toml"), policy).unwrap();
         setup
@@ -132,7 +139,15 @@ impl Setup {
     fn serve(&self) -> Server {
         let text = |name: &str| self.file(name).to_str().unwrap().to_owned();
         let (cloud, policy, audit) = (text("cloud.toml"), text("policy.toml"), text("audit"));
-        Server::start(&["--cloud", &cloud, "--gate-policy", &policy, "--audit-dir", &audit, "--cloud-allow-loopback"])
+        Server::start(&[
+            "--cloud",
+            &cloud,
+            "--gate-policy",
+            &policy,
+            "--audit-dir",
+            &audit,
+            "--cloud-allow-loopback",
+        ])
     }
 
     fn audit(&self, arguments: &[&str]) -> Output {
@@ -177,9 +192,15 @@ fn masked_on_the_way_out_and_restored_on_the_way_back() {
     assert_eq!(body["choices"][0]["message"]["content"], text);
     assert_eq!(body["choices"][0]["message"]["reasoning_content"], "hm");
     assert_eq!((body["model"].as_str(), body["usage"]["total_tokens"].as_u64()), (Some("cloud/x"), Some(11)));
-    assert_eq!((body["usage"]["route"].as_str(), body["privacy"]["restored"].as_u64()), (Some("cloud"), Some(2)));
+    assert_eq!(
+        (body["usage"]["route"].as_str(), body["privacy"]["restored"].as_u64()),
+        (Some("cloud"), Some(2))
+    );
     let sent = setup.provider.last();
-    assert!(!sent.to_lowercase().contains("ann.lee") && sent.contains("EMAIL_1") && sent.contains("big-1"), "{sent}");
+    assert!(
+        !sent.to_lowercase().contains("ann.lee") && sent.contains("EMAIL_1") && sent.contains("big-1"),
+        "{sent}"
+    );
 
     let mut streamed = cloud(text);
     streamed["stream_options"] = json!({"include_usage": true});
@@ -277,7 +298,10 @@ fn consent_is_asked_for_and_given_once() {
     };
     assert_eq!(setup.provider.count(), 0);
     let (status, answer) = with(&request);
-    assert_eq!((status, answer["choices"][0]["message"]["content"].as_str()), (200, Some("mail ann.lee@mail.example")));
+    assert_eq!(
+        (status, answer["choices"][0]["message"]["content"].as_str()),
+        (200, Some("mail ann.lee@mail.example"))
+    );
     assert!(!setup.provider.last().contains("ann.lee"));
     let (status, again) = with(&request);
     assert_eq!((status, again["error"]["code"].as_str()), (409, Some("privacy_approval_invalid")));
@@ -342,7 +366,11 @@ fn the_dry_run_shows_what_would_leave() {
     assert!(body["masked"]["messages"][0]["content"].as_str().unwrap().contains("EMAIL_1"));
     assert_eq!(body["report"]["spans"][0]["start"], 5);
     let (_, body) = server.post("/v1/gate/check", &json!({"messages": [], "telemetry": 1}));
-    assert_eq!((body["verdict"].as_str(), body["path"].as_str()), (Some("refuse"), Some("/telemetry")), "{body}");
+    assert_eq!(
+        (body["verdict"].as_str(), body["path"].as_str()),
+        (Some("refuse"), Some("/telemetry")),
+        "{body}"
+    );
     assert_eq!(setup.provider.count(), 0);
 }
 
@@ -354,10 +382,17 @@ fn gate(arguments: &[&str], input: &str) -> Output {
 fn the_command_shows_text_json_and_colours() {
     let text = gate(&[], "mail ann.lee@mail.example\n");
     assert!(stdout(&text).starts_with("mail ⟦EMAIL_1·") && stdout(&text).ends_with("⟧\n"), "{text:?}");
-    let json: Value = serde_json::from_slice(&gate(&["--format", "json"], "mail ann.lee@mail.example").stdout).unwrap();
-    assert_eq!((json["verdict"].as_str(), json["report"]["spans"][0]["end"].as_u64()), (Some("mask"), Some(25)));
+    let json: Value =
+        serde_json::from_slice(&gate(&["--format", "json"], "mail ann.lee@mail.example").stdout).unwrap();
+    assert_eq!(
+        (json["verdict"].as_str(), json["report"]["spans"][0]["end"].as_u64()),
+        (Some("mask"), Some(25))
+    );
     let colour = stdout(&gate(&["--format", "color"], "mail ann.lee@mail.example"));
-    assert!(colour.contains("\x1b[30;43mann.lee@mail.example\x1b[0m") && colour.contains("EMAIL_1"), "{colour}");
+    assert!(
+        colour.contains("\x1b[30;43mann.lee@mail.example\x1b[0m") && colour.contains("EMAIL_1"),
+        "{colour}"
+    );
     let request = cloud("mail ann.lee@mail.example").to_string();
     let masked: Value = serde_json::from_slice(&gate(&["--format", "text"], &request).stdout).unwrap();
     assert!(masked["messages"][0]["content"].as_str().unwrap().contains("EMAIL_1"));
@@ -372,7 +407,13 @@ fn loopback_is_no_cloud() {
     let setup = Setup::new(OFF);
     let path = |name: &str| setup.file(name);
     let start = |cloud: &Path| {
-        lily().args(["serve", "--port", "0", "--cloud"]).arg(cloud).arg("--audit-dir").arg(path("a")).output().unwrap()
+        lily()
+            .args(["serve", "--port", "0", "--cloud"])
+            .arg(cloud)
+            .arg("--audit-dir")
+            .arg(path("a"))
+            .output()
+            .unwrap()
     };
     let refused = start(&path("cloud.toml"));
     assert_eq!(refused.status.code(), Some(1));

@@ -17,7 +17,9 @@ const MOST_OPEN: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalError {
     /// Never issued, used already, or lapsed.
-    #[error("the approval id is not known: it was used already, is older than 15 minutes, or was never issued; send the request without it for a new one")]
+    #[error(
+        "the approval id is not known: it was used already, is older than 15 minutes, or was never issued; send the request without it for a new one"
+    )]
     Unknown,
     /// Issued for another request.
     #[error("the approval id was issued for another request; what is sent must be the same to the byte")]

@@ -44,18 +44,22 @@ struct Piece {
 }
 
 /// Anything that a reader could take for a stand-in.
-static LOOK_ALIKES: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"⟦[^⟦⟧\n]{1,64}⟧|\[\[[A-Za-z]+_\d[^\[\]\n]{0,40}\]\]").ok()
-});
+static LOOK_ALIKES: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"⟦[^⟦⟧\n]{1,64}⟧|\[\[[A-Za-z]+_\d[^\[\]\n]{0,40}\]\]").ok());
 
 /// Replaces what is marked, and every further mention of it, in all fields.
 ///
 /// # Errors
 /// In words, when stand-ins cannot be made so that they are certain to be undone; never with a value.
-pub(super) fn mask(vault: &mut Vault, fields: &[Field], marked: &mut [Vec<Marked>]) -> Result<Masked, String> {
+pub(super) fn mask(
+    vault: &mut Vault,
+    fields: &[Field],
+    marked: &mut [Vec<Marked>],
+) -> Result<Masked, String> {
     let look_alikes = LOOK_ALIKES.as_ref().ok_or("the pattern of stand-ins does not compile")?;
-    let own = Regex::new(&format!(r"(?i)[A-Za-z]+_\d+(?:\.\w{{1,8}})?[·•‧・⋅∙_.\-]{}", regex::escape(vault.tag())))
-        .map_err(|_| "the pattern of this session's stand-ins does not compile")?;
+    let own =
+        Regex::new(&format!(r"(?i)[A-Za-z]+_\d+(?:\.\w{{1,8}})?[·•‧・⋅∙_.\-]{}", regex::escape(vault.tag())))
+            .map_err(|_| "the pattern of this session's stand-ins does not compile")?;
     let seen = fingerprints(vault, fields, marked);
     let sweeper = Sweeper::new(assign(vault, fields, marked))?;
 
@@ -86,7 +90,10 @@ pub(super) fn mask(vault: &mut Vault, fields: &[Field], marked: &mut [Vec<Marked
         let (mut text, mut undone) = (String::with_capacity(field.text.len()), Zeroizing::new(String::new()));
         let mut at = 0;
         for piece in &pieces {
-            let value = field.text.get(piece.start..piece.end).ok_or("a stretch to mask is no stretch of its text")?;
+            let value = field
+                .text
+                .get(piece.start..piece.end)
+                .ok_or("a stretch to mask is no stretch of its text")?;
             let token = match piece.what {
                 Found::Value { kind, reversible } => vault.token(kind, value, reversible),
                 Found::NamePart { entry, first } => {
@@ -95,11 +102,16 @@ pub(super) fn mask(vault: &mut Vault, fields: &[Field], marked: &mut [Vec<Marked
             };
             let written = vault.render(&token.name);
             let between = field.text.get(at..piece.start).ok_or("two stretches to mask overlap")?;
-            for (text, insert) in [(&mut text, &written), (&mut *undone, token.value.as_deref().unwrap_or(&written))] {
+            for (text, insert) in
+                [(&mut text, &written), (&mut *undone, token.value.as_deref().unwrap_or(&written))]
+            {
                 text.push_str(between);
                 text.push_str(insert);
             }
-            for m in marked.iter_mut().filter(|m| piece.start <= m.span.range.start && m.span.range.end <= piece.end) {
+            for m in marked
+                .iter_mut()
+                .filter(|m| piece.start <= m.span.range.start && m.span.range.end <= piece.end)
+            {
                 if m.action != Action::Allow {
                     m.token = Some(written.clone());
                 }
@@ -125,7 +137,8 @@ pub(super) fn mask(vault: &mut Vault, fields: &[Field], marked: &mut [Vec<Marked
             return Err(format!("{path}: stand-ins could not be undone"));
         }
         let tokens: Vec<(usize, usize)> = own.find_iter(&field.text).map(|m| (m.start(), m.end())).collect();
-        let outside = |h: &crate::vault::Hit| !tokens.iter().any(|(start, end)| h.start < *end && *start < h.end);
+        let outside =
+            |h: &crate::vault::Hit| !tokens.iter().any(|(start, end)| h.start < *end && *start < h.end);
         if sweeper.hits(&field.text).iter().any(outside) {
             return Err(format!("{path}: a value was left after masking"));
         }
@@ -135,7 +148,10 @@ pub(super) fn mask(vault: &mut Vault, fields: &[Field], marked: &mut [Vec<Marked
 
 /// Fingerprints of all found values: what the request held may come back in the answer.
 fn fingerprints(vault: &Vault, fields: &[Field], marked: &[Vec<Marked>]) -> HashSet<[u8; 32]> {
-    let values = fields.iter().zip(marked).flat_map(|(f, m)| m.iter().filter_map(|m| f.text.get(m.span.range.clone())));
+    let values = fields
+        .iter()
+        .zip(marked)
+        .flat_map(|(f, m)| m.iter().filter_map(|m| f.text.get(m.span.range.clone())));
     values.map(|value| vault.fingerprint(value)).collect()
 }
 

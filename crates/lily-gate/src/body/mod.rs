@@ -27,16 +27,15 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::{
-    Evidence, Field, FieldRole, RefusalKind, Span,
-    hash,
+    Evidence, Field, FieldRole, RefusalKind, Span, hash,
     policy::{Action, Layer2, OnFailure, Policy, ResponseRedact, Verdict},
     propose::{Looker, Proposer, Recognise},
     restore::RestoreMap,
     vault::VaultStore,
 };
 
-use approve::Approvals;
 pub use approve::ApprovalError;
+use approve::Approvals;
 use mask::{Marked, Masked};
 pub use report::{Report, SpanReport, SpanVerdict};
 use request::Prepared;
@@ -206,7 +205,10 @@ pub struct Gate {
 
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gate").field("policy", &self.policy.digest()).field("layer2", &self.looker.is_some()).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("policy", &self.policy.digest())
+            .field("layer2", &self.looker.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -253,7 +255,10 @@ impl Gate {
     /// Whether anything can leave at all, and if not, why.
     pub fn ready(&self) -> Result<(), (Cause, &'static str)> {
         if self.broken.load(Ordering::Acquire) {
-            return Err((Cause::Broken, "a recogniser failed earlier; nothing leaves until the server is started anew"));
+            return Err((
+                Cause::Broken,
+                "a recogniser failed earlier; nothing leaves until the server is started anew",
+            ));
         }
         if self.looker.is_none() && self.policy.layer2 == Layer2::Required {
             return Err((
@@ -271,10 +276,15 @@ impl Gate {
         let outcome = match self.ready() {
             Err((cause, reason)) => Err(Stop::new(Verdict::Refuse, cause, reason)),
             // After a panic nothing of ours is used again: the vault's lock is poisoned and the gate stays shut.
-            Ok(()) => catch_unwind(AssertUnwindSafe(|| self.check_inner(inbound, &mut report))).unwrap_or_else(|_| {
-                self.broken.store(true, Ordering::Release);
-                Err(Stop::new(Verdict::Refuse, Cause::Broken, "the gate failed while it looked at this request"))
-            }),
+            Ok(()) => catch_unwind(AssertUnwindSafe(|| self.check_inner(inbound, &mut report)))
+                .unwrap_or_else(|_| {
+                    self.broken.store(true, Ordering::Release);
+                    Err(Stop::new(
+                        Verdict::Refuse,
+                        Cause::Broken,
+                        "the gate failed while it looked at this request",
+                    ))
+                }),
         };
         match outcome {
             Ok(decision) => decision,
@@ -290,12 +300,13 @@ impl Gate {
     }
 
     fn check_inner(&self, inbound: Inbound, report: &mut Report) -> Result<Decision, Stop> {
-        let mut prepared = Prepared::new(inbound.request, inbound.model, self.policy.unknown_fields).map_err(|r| Stop {
-            verdict: if r.kind == RefusalKind::KeepLocal { Verdict::Local } else { Verdict::Refuse },
-            cause: if r.kind == RefusalKind::KeepLocal { Cause::Unreadable } else { Cause::Request },
-            reason: r.to_string(),
-            path: Some(r.path),
-        })?;
+        let mut prepared = Prepared::new(inbound.request, inbound.model, self.policy.unknown_fields)
+            .map_err(|r| Stop {
+                verdict: if r.kind == RefusalKind::KeepLocal { Verdict::Local } else { Verdict::Refuse },
+                cause: if r.kind == RefusalKind::KeepLocal { Cause::Unreadable } else { Cause::Request },
+                reason: r.to_string(),
+                path: Some(r.path),
+            })?;
         report.dropped_fields.clone_from(&prepared.dropped);
         let mut spans = self.layer1(&prepared.fields)?;
         prepared.hide_keys(|i| !spans[i].is_empty());
@@ -318,7 +329,10 @@ impl Gate {
                 let bound = self.bound_hash(inbound);
                 match inbound.approval {
                     _ if inbound.dry_run => {
-                        return Ok(Decision::Ask(Box::new(Consent { approval: String::new(), report: report.clone() })));
+                        return Ok(Decision::Ask(Box::new(Consent {
+                            approval: String::new(),
+                            report: report.clone(),
+                        })));
                     }
                     None => {
                         let approval = self.approvals.issue(bound);
@@ -347,8 +361,11 @@ impl Gate {
     fn layer1(&self, fields: &[Field]) -> Result<Vec<Vec<Span>>, Stop> {
         let spans: Vec<Vec<Span>> = fields.iter().map(|field| self.recogniser.spans(field)).collect();
         for (field, spans) in fields.iter().zip(&spans) {
-            if let Some(bad) = spans.iter().find(|s| field.text.get(s.range.clone()).is_none_or(str::is_empty)) {
-                let reason = format!("{}: the recogniser {} gave a range that is none", field.path, bad.recognizer);
+            if let Some(bad) =
+                spans.iter().find(|s| field.text.get(s.range.clone()).is_none_or(str::is_empty))
+            {
+                let reason =
+                    format!("{}: the recogniser {} gave a range that is none", field.path, bad.recognizer);
                 self.broken.store(true, Ordering::Release);
                 return Err(Stop::new(Verdict::Refuse, Cause::Broken, reason));
             }
@@ -410,20 +427,23 @@ impl Gate {
         let text: Vec<&str> = fields.iter().filter(readable).map(|f| f.text.as_str()).collect();
         let text = Zeroizing::new(text.join("\n"));
         let limit = std::time::Duration::from_millis(self.policy.layer2_timeout_ms);
-        let found =
-            looker.look(&text, self.policy.digest(), self.policy.layer2_max_items, limit).map_err(|failure| {
+        let found = looker.look(&text, self.policy.digest(), self.policy.layer2_max_items, limit).map_err(
+            |failure| {
                 let verdict = match self.policy.layer2_failure {
                     OnFailure::Local => Verdict::Local,
                     OnFailure::Refuse => Verdict::Refuse,
                 };
                 report.layer2 = "failed";
                 Stop::new(verdict, Cause::Layer2, failure.to_string())
-            })?;
+            },
+        )?;
         report.layer2 = "looked";
         for topic in found.topics {
             let action = self.policy.topic(topic);
             if action > Action::Strip {
-                report.reasons.push(format!("layer 2 says that the message is about {topic:?}").to_lowercase());
+                report
+                    .reasons
+                    .push(format!("layer 2 says that the message is about {topic:?}").to_lowercase());
                 *least = (*least).max(action.into());
             }
         }
@@ -435,7 +455,8 @@ impl Gate {
                 for (at, value) in field.text.match_indices(item.v.as_str()) {
                     let range = at..at + value.len();
                     // Layer 1 knows better what it is; the overlap of two is masked whole later.
-                    let known = spans.iter().any(|s| s.range.start <= range.start && range.end <= s.range.end);
+                    let known =
+                        spans.iter().any(|s| s.range.start <= range.start && range.end <= s.range.end);
                     if !known {
                         spans.push(Span {
                             range,
@@ -458,7 +479,11 @@ impl Gate {
             spans
                 .iter()
                 .filter(|_| field.role != FieldRole::Identifier)
-                .map(|span| Marked { span: span.clone(), action: self.policy.span(span.category, field), token: None })
+                .map(|span| Marked {
+                    span: span.clone(),
+                    action: self.policy.span(span.category, field),
+                    token: None,
+                })
                 .collect()
         });
         marked.collect()
@@ -477,7 +502,9 @@ impl Gate {
         let lower: Vec<String> = prepared.fields.iter().map(|f| f.text.to_lowercase()).collect();
         let vault = self
             .vaults
-            .session(session, self.policy.style, self.policy.session_ttl(), |tag| lower.iter().any(|t| t.contains(tag)))
+            .session(session, self.policy.style, self.policy.session_ttl(), |tag| {
+                lower.iter().any(|t| t.contains(tag))
+            })
             .map_err(|e| aborted(e.to_string()))?;
         let masked = {
             let mut vault = vault.lock().map_err(|_| aborted("the session's vault broke earlier".into()))?;
@@ -498,7 +525,8 @@ impl Gate {
             path: Some(r.path.clone()),
             ..Stop::new(Verdict::Refuse, Cause::Request, r.to_string())
         })?;
-        let bytes = serde_json::to_vec(&out).map_err(|e| aborted(format!("the body could not be written: {e}")))?;
+        let bytes =
+            serde_json::to_vec(&out).map_err(|e| aborted(format!("the body could not be written: {e}")))?;
         let restore = if self.policy.response_redact == ResponseRedact::Off {
             restore
         } else {

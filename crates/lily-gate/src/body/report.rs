@@ -139,7 +139,8 @@ impl Report {
     /// The span that decided, in words.
     pub(super) fn strictest_span(&self) -> String {
         match self.spans.iter().max_by_key(|s| s.action) {
-            Some(span) => format!("{}: holds {} ({:?} evidence)", span.path, span.category, span.evidence).to_lowercase(),
+            Some(span) => format!("{}: holds {} ({:?} evidence)", span.path, span.category, span.evidence)
+                .to_lowercase(),
             None => "the policy keeps it".into(),
         }
     }

@@ -40,7 +40,9 @@ impl Prepared {
                     let taken = dropped.len() + extras.len() < MOST_UNKNOWN;
                     let value = name.as_deref().and_then(|n| request.as_object_mut()?.shift_remove(n));
                     match (name, value) {
-                        (Some(name), Some(_)) if taken && unknown == UnknownFields::Drop => dropped.push(name),
+                        (Some(name), Some(_)) if taken && unknown == UnknownFields::Drop => {
+                            dropped.push(name)
+                        }
                         (Some(name), Some(value)) if taken => {
                             extras.insert(name, value);
                         }
@@ -89,7 +91,9 @@ impl Prepared {
     pub(super) fn shown_path(&self, path: &str) -> String {
         let mut shown = path.to_owned();
         for hidden in &self.hidden {
-            let below = shown.strip_prefix(hidden.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['/', '#']));
+            let below = shown
+                .strip_prefix(hidden.as_str())
+                .is_some_and(|r| r.is_empty() || r.starts_with(['/', '#']));
             if let Some(at) = hidden.rfind('/').filter(|_| below) {
                 shown.replace_range(at + 1..hidden.len(), "*");
             }

@@ -117,7 +117,11 @@ fn values_are_masked_everywhere_and_come_back() {
     assert_eq!(out["model"], "big");
     assert_eq!(out["messages"][2]["tool_calls"][0]["function"]["name"], "mail");
     let shown = restored(&body, text);
-    for original in ["You help Ann Lee.", "I am ANN LEE; mail ann@x.example or bob@y.example.", "Lee paid with 4111 1111 1111 1111 (4111-1111-1111-1111)"] {
+    for original in [
+        "You help Ann Lee.",
+        "I am ANN LEE; mail ann@x.example or bob@y.example.",
+        "Lee paid with 4111 1111 1111 1111 (4111-1111-1111-1111)",
+    ] {
         assert!(shown.contains(original), "{original} in {shown}");
     }
     assert_eq!(*body.sha256(), hash::sha256(body.bytes()));
@@ -184,7 +188,8 @@ fn concurrent_sessions_have_disjoint_vaults() {
             let (gate, all) = (Arc::clone(&gate), Arc::clone(&all));
             std::thread::spawn(move || {
                 for i in 0..50 {
-                    let request = user(if i % 2 == 0 { "ann@x.example" } else { "bob@y.example and Ann Lee" });
+                    let request =
+                        user(if i % 2 == 0 { "ann@x.example" } else { "bob@y.example and Ann Lee" });
                     let session = format!("{t}-{i}");
                     let body = sent(gate.check(Inbound { session: Some(&session), ..inbound(&request) }));
                     all.lock().unwrap().push((i % 2, body));
@@ -214,8 +219,11 @@ fn secrets_never_come_back() {
     // Once stripped, always stripped, even where a tool's rule would only mask it.
     let gate = self::gate("[tools.t.categories]\nsecret = \"mask\"");
     let mut request = user("sk-live-12345678");
-    request["messages"].as_array_mut().unwrap().insert(0, json!({"role": "assistant", "tool_calls": [{"id": "c", "type": "function",
-        "function": {"name": "t", "arguments": "{\"k\":\"sk-live-12345678\"}"}}]}));
+    request["messages"].as_array_mut().unwrap().insert(
+        0,
+        json!({"role": "assistant", "tool_calls": [{"id": "c", "type": "function",
+        "function": {"name": "t", "arguments": "{\"k\":\"sk-live-12345678\"}"}}]}),
+    );
     let body = sent(gate.check(inbound(&request)));
     let text = std::str::from_utf8(body.bytes()).unwrap();
     assert_eq!(restored(&body, text), text);
@@ -230,7 +238,10 @@ fn look_alikes_are_escaped_and_come_back() {
         let body = sent(gate.check(inbound(&request)));
         let out: Value = serde_json::from_slice(body.bytes()).unwrap();
         let masked = out["messages"][0]["content"].as_str().unwrap();
-        assert!(!masked.contains("abcd") && !masked.contains("EMAIL_3") && masked.contains("[[1, 2]]"), "{masked}");
+        assert!(
+            !masked.contains("abcd") && !masked.contains("EMAIL_3") && masked.contains("[[1, 2]]"),
+            "{masked}"
+        );
         assert_eq!(restored(&body, masked), said);
         // The very stand-ins of the session, sent back by a client or planted in a document: text like any other.
         let mut turns = request.clone();
@@ -244,13 +255,19 @@ fn look_alikes_are_escaped_and_come_back() {
     let gate = gate("");
     let mut turns = user("sk-live-12345678");
     let masked = content(&gate, "sk-live-12345678");
-    turns["messages"].as_array_mut().unwrap().push(json!({"role": "assistant", "content": format!("Your {masked} works")}));
+    turns["messages"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"role": "assistant", "content": format!("Your {masked} works")}));
     assert_eq!(body_of(&gate, &turns)["messages"][1]["content"], format!("Your {masked} works"));
 }
 
 #[test]
 fn overlapping_values_are_masked_whole() {
-    let gate = gate_with("allow = [\"Acme\"]", Some(ScriptedProposer::new(&[(ItemType::Address, "example road, Ann"), (ItemType::Org, "Acme")])));
+    let gate = gate_with(
+        "allow = [\"Acme\"]",
+        Some(ScriptedProposer::new(&[(ItemType::Address, "example road, Ann"), (ItemType::Org, "Acme")])),
+    );
     let said = "bob@y.example road, Ann Lee of Acme";
     let request = user(said);
     let body = sent(gate.check(inbound(&request)));
@@ -351,7 +368,9 @@ fn what_cannot_be_read_stays() {
     let Decision::Local(kept) = gate("").check(inbound(&request)) else { panic!() };
     assert_eq!(kept.cause, Cause::Unreadable);
     let nested = (0..80).fold(json!(1), |v, _| json!([v]));
-    let Decision::Refuse(kept) = gate("").check(inbound(&json!({"messages": [], "metadata": nested}))) else { panic!() };
+    let Decision::Refuse(kept) = gate("").check(inbound(&json!({"messages": [], "metadata": nested}))) else {
+        panic!()
+    };
     assert_eq!(kept.cause, Cause::Request);
 }
 
@@ -359,7 +378,11 @@ fn what_cannot_be_read_stays() {
 fn policies_keep_and_refuse() {
     for (policy, text, verdict) in [
         ("[categories]\ncard = \"local\"", "4111 1111 1111 1111", Verdict::Local),
-        ("[categories]\ncard = \"refuse\"\nemail = \"local\"", "ann@x.example 4111 1111 1111 1111", Verdict::Refuse),
+        (
+            "[categories]\ncard = \"refuse\"\nemail = \"local\"",
+            "ann@x.example 4111 1111 1111 1111",
+            Verdict::Refuse,
+        ),
         ("[categories]\nemail = \"allow\"", "ann@x.example", Verdict::Allow),
         ("[[paths]]\nglob = \"~/tax/**\"\naction = \"local\"", "read ~/tax/2024.pdf", Verdict::Local),
     ] {
@@ -388,13 +411,19 @@ fn consent_is_for_one_request_once() {
         Decision::Ask(consent) => consent.approval,
         other => panic!("{other:?}"),
     };
-    let with = |request: &Value, approval: &str| gate.check(Inbound { approval: Some(approval), ..inbound(request) });
-    let refused = |decision: Decision| matches!(decision, Decision::Refuse(kept) if kept.cause == Cause::Approval);
+    let with = |request: &Value, approval: &str| {
+        gate.check(Inbound { approval: Some(approval), ..inbound(request) })
+    };
+    let refused =
+        |decision: Decision| matches!(decision, Decision::Refuse(kept) if kept.cause == Cause::Approval);
 
     let id = approval();
     let body = sent(with(&request, &id));
     let text = std::str::from_utf8(body.bytes()).unwrap();
-    assert!(!text.contains("555") && restored(&body, text).contains("555-010-2345"), "masked, with consent too");
+    assert!(
+        !text.contains("555") && restored(&body, text).contains("555-010-2345"),
+        "masked, with consent too"
+    );
     assert_eq!(body.approval(), Some(id.as_str()));
     assert!(refused(with(&request, &id)), "used up");
 
@@ -403,7 +432,10 @@ fn consent_is_for_one_request_once() {
     assert!(refused(with(&request, &id)), "and used up by that");
     assert!(refused(with(&request, "apr_00")), "never issued");
     let id = approval();
-    assert!(refused(gate.check(Inbound { approval: Some(&id), client: "you", ..inbound(&request) })), "another client");
+    assert!(
+        refused(gate.check(Inbound { approval: Some(&id), client: "you", ..inbound(&request) })),
+        "another client"
+    );
     let id = approval();
     assert!(refused(with(&user("nothing private"), &id)), "not even with a request that needs none");
     // The field that carries the consent is not part of what was consented to.

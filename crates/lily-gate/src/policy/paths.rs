@@ -57,9 +57,10 @@ impl PathSet {
                 owners.push(rule.clone());
             }
         }
-        let globs = set
-            .build()
-            .map_err(|e| PolicyError::Glob { glob: e.glob().unwrap_or_default().into(), reason: e.to_string() })?;
+        let globs = set.build().map_err(|e| PolicyError::Glob {
+            glob: e.glob().unwrap_or_default().into(),
+            reason: e.to_string(),
+        })?;
         Ok(Self { globs, rules: owners, home })
     }
 

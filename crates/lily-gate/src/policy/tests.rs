@@ -89,7 +89,9 @@ fn tools_have_their_own_actions_and_sinks() {
     assert_eq!(policy.field(&result).unwrap().0, Action::Local);
     assert!(policy.field(&field("x", FieldRole::ToolArgument, Some("read"))).is_none());
     assert!(policy.restores("read", "anything"));
-    assert!(policy.restores("mail", "to") && !policy.restores("mail", "body") && !policy.restores("web", "to"));
+    assert!(
+        policy.restores("mail", "to") && !policy.restores("mail", "body") && !policy.restores("web", "to")
+    );
 }
 
 #[test]
@@ -113,9 +115,15 @@ fn paths_are_found_in_any_text() {
     ] {
         assert_eq!(action(mention), Some(Action::Local), "{mention}");
     }
-    assert_eq!(action("dump /srv/users.db and ~/Documents/tax/a"), Some(Action::Refuse), "the strictest counts");
+    assert_eq!(
+        action("dump /srv/users.db and ~/Documents/tax/a"),
+        Some(Action::Refuse),
+        "the strictest counts"
+    );
     assert_eq!(action("cat /root/.ssh/id_ed25519"), Some(Action::Ask));
-    for other in ["~/Documents/taxes.txt", "/srv/deep/users.db", "no path at all", "and/or", "https://x.example/tax"] {
+    for other in
+        ["~/Documents/taxes.txt", "/srv/deep/users.db", "no path at all", "and/or", "https://x.example/tax"]
+    {
         assert_eq!(action(other), None, "{other}");
     }
 }

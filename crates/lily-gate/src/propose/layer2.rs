@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Item, ProposedVerdict, Proposer, Proposal};
+use super::{Item, Proposal, ProposedVerdict, Proposer};
 use crate::{hash, policy::Topic};
 
 /// Bytes of one window: about 2,000 tokens. Recall falls in longer ones.
@@ -80,7 +80,13 @@ impl Looker {
     }
 
     /// Looks at all of `text`. Runs on a thread of its own, so that a proposer that hangs holds up nothing.
-    pub(crate) fn look(&self, text: &str, policy: &str, max_items: usize, limit: Duration) -> Result<Findings, Failure> {
+    pub(crate) fn look(
+        &self,
+        text: &str,
+        policy: &str,
+        max_items: usize,
+        limit: Duration,
+    ) -> Result<Findings, Failure> {
         let deadline = Instant::now() + limit;
         let (proposer, memory, key) = (Arc::clone(&self.proposer), Arc::clone(&self.memory), self.key);
         let windows: Vec<String> = windows(text).into_iter().map(str::to_owned).collect();
@@ -147,8 +153,9 @@ fn look_once(
         return Err(failure(FailureKind::Timeout, "the answer came after the deadline"));
     }
     // Serde's messages may quote the answer, and the answer the text.
-    let proposal: Proposal = serde_json::from_str(&answer)
-        .map_err(|e| failure(FailureKind::Invalid, format!("no proposal at line {}, column {}", e.line(), e.column())))?;
+    let proposal: Proposal = serde_json::from_str(&answer).map_err(|e| {
+        failure(FailureKind::Invalid, format!("no proposal at line {}, column {}", e.line(), e.column()))
+    })?;
     if proposal.items.len() > max_items + canaries.len() {
         let (found, most) = (proposal.items.len(), max_items);
         return Err(failure(FailureKind::TooMany, format!("{found} items; expected at most {most}")));
@@ -175,7 +182,8 @@ fn look_once(
 
 /// A name and an address that nobody has and that `text` does not hold.
 fn canaries(text: &str) -> [String; 2] {
-    const STARTS: &[&str] = &["Bel", "Cor", "Dav", "Fen", "Gal", "Hes", "Jor", "Kel", "Mar", "Nev", "Tam", "Wil"];
+    const STARTS: &[&str] =
+        &["Bel", "Cor", "Dav", "Fen", "Gal", "Hes", "Jor", "Kel", "Mar", "Nev", "Tam", "Wil"];
     const ENDS: &[&str] = &["ander", "brook", "dale", "ford", "gate", "lin", "mont", "stead", "ton", "wick"];
     let pick = |list: &[&'static str]| list[rand::random_range(0..list.len())];
     let word = || format!("{}{}", pick(STARTS), pick(ENDS));

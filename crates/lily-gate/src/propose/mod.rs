@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Category, Detector, Field, Span, policy::Topic};
 
-pub use layer2::{Failure, FailureKind};
 pub(crate) use layer2::Looker;
+pub use layer2::{Failure, FailureKind};
 pub use script::{Fault, ScriptedProposer};
 
 /// Layer 1.

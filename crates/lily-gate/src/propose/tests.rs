@@ -13,7 +13,10 @@ fn values_are_found_and_planted_ones_are_not_told() {
     let script = || ScriptedProposer::new(&[(ItemType::Person, "Ann Lee"), (ItemType::Org, "Acme")]);
     assert_eq!(look(script(), "Ann Lee works here").unwrap(), ["Ann Lee"]);
     assert!(look(script(), "nothing").unwrap().is_empty());
-    assert!(look(ScriptedProposer::failing(Fault::Unavailable), " \n ").unwrap().is_empty(), "blank: nothing to ask");
+    assert!(
+        look(ScriptedProposer::failing(Fault::Unavailable), " \n ").unwrap().is_empty(),
+        "blank: nothing to ask"
+    );
     let long = format!("{} Ann Lee {}", "word ".repeat(4000), "word ".repeat(4000));
     assert!(look(script(), &long).unwrap().contains(&"Ann Lee".to_owned()));
 }

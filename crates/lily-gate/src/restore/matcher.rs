@@ -46,10 +46,24 @@ pub(super) struct Matcher {
 
 impl Matcher {
     pub(super) fn new() -> Self {
-        Self { held: VecDeque::new(), before: None, passed: String::new(), restored: 0, unrestored: 0, cut: 0 }
+        Self {
+            held: VecDeque::new(),
+            before: None,
+            passed: String::new(),
+            restored: 0,
+            unrestored: 0,
+            cut: 0,
+        }
     }
 
-    pub(super) fn push(&mut self, map: &RestoreMap, unit: Unit, escape: Escape, restore: bool, out: &mut String) {
+    pub(super) fn push(
+        &mut self,
+        map: &RestoreMap,
+        unit: Unit,
+        escape: Escape,
+        restore: bool,
+        out: &mut String,
+    ) {
         self.held.push_back(unit);
         self.advance(map, escape, restore, false, out);
     }

@@ -79,7 +79,10 @@ pub struct RestoreMap {
 
 impl std::fmt::Debug for RestoreMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RestoreMap").field("tag", &self.tag).field("values", &(self.fulls.len() / 4)).finish_non_exhaustive()
+        f.debug_struct("RestoreMap")
+            .field("tag", &self.tag)
+            .field("values", &(self.fulls.len() / 4))
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +98,14 @@ impl RestoreMap {
             }
         }
         fulls.sort_by(|a, b| a.0.cmp(&b.0));
-        Self { tag: tag.to_owned(), fulls, seen: HashSet::new(), key, redact: ResponseRedact::Off, recogniser: None }
+        Self {
+            tag: tag.to_owned(),
+            fulls,
+            seen: HashSet::new(),
+            key,
+            redact: ResponseRedact::Off,
+            recogniser: None,
+        }
     }
 
     /// Hides in answers what `recogniser` finds and the request (`seen`) did not hold.
@@ -179,7 +189,14 @@ impl Stage {
         Self { scanner, matcher: Matcher::new(), scratch: Vec::new() }
     }
 
-    pub(crate) fn push(&mut self, map: &RestoreMap, unit: Unit, escape: Escape, restore: bool, out: &mut String) {
+    pub(crate) fn push(
+        &mut self,
+        map: &RestoreMap,
+        unit: Unit,
+        escape: Escape,
+        restore: bool,
+        out: &mut String,
+    ) {
         match &mut self.scanner {
             None => self.matcher.push(map, unit, escape, restore, out),
             Some(scanner) => {

@@ -96,7 +96,9 @@ impl Scanner {
     pub(super) fn flush(&mut self, map: &RestoreMap, out: &mut Vec<Unit>) {
         let mut spans = self.spans(map, self.text.len());
         // A key block that ends in the middle is a key block all the same.
-        if let Some(open) = self.open_block(self.text.len()).filter(|&open| self.text[open..].contains("PRIVATE KEY")) {
+        if let Some(open) =
+            self.open_block(self.text.len()).filter(|&open| self.text[open..].contains("PRIVATE KEY"))
+        {
             spans.retain(|s| s.range.start < open);
             spans.push(whole_block(open..self.text.len()));
         }
@@ -155,7 +157,9 @@ impl Scanner {
             match inside {
                 None => out.push(unit.clone()),
                 // The marker stands where the value began.
-                Some(span) if open.is_none() && self.hiding && spans[span].range.start < self.start => open = Some(span),
+                Some(span) if open.is_none() && self.hiding && spans[span].range.start < self.start => {
+                    open = Some(span)
+                }
                 Some(span) if open != Some(span) => {
                     out.extend(REDACTED.chars().map(Unit::plain));
                     self.redacted += 1;

@@ -58,8 +58,18 @@ fn cuts(text: &str) -> impl Iterator<Item = (&str, &str)> {
 #[test]
 fn stand_ins_become_originals_however_they_are_written() {
     for written in [
-        "⟦EMAIL_1·k7qp⟧", "[[EMAIL_1_k7qp]]", "[[EMAIL_1·k7qp]]", "⟦EMAIL_1_k7qp⟧", "⟦email_1·K7QP⟧", "EMAIL_1·k7qp",
-        "email_1_k7qp", "⟦EMAIL_1·k7qp", "EMAIL_1·k7qp⟧", "【EMAIL_1•k7qp】", "⟦EMAIL_1.k7qp⟧", "⟦EMAIL_1-k7qp⟧",
+        "⟦EMAIL_1·k7qp⟧",
+        "[[EMAIL_1_k7qp]]",
+        "[[EMAIL_1·k7qp]]",
+        "⟦EMAIL_1_k7qp⟧",
+        "⟦email_1·K7QP⟧",
+        "EMAIL_1·k7qp",
+        "email_1_k7qp",
+        "⟦EMAIL_1·k7qp",
+        "EMAIL_1·k7qp⟧",
+        "【EMAIL_1•k7qp】",
+        "⟦EMAIL_1.k7qp⟧",
+        "⟦EMAIL_1-k7qp⟧",
     ] {
         assert_eq!(text(&[written]), "ann@x.example", "{written}");
         let said = format!("To {written}, and ({written}) or {written}.");
@@ -68,7 +78,11 @@ fn stand_ins_become_originals_however_they_are_written() {
     assert_eq!(text(&["⟦PERSON_1.first·k7qp⟧⟦PERSON_11·k7qp⟧"]), "AnnBob\nRay");
     assert_eq!(text(&["[x](mailto:⟦EMAIL_1·k7qp⟧)"]), "[x](mailto:ann@x.example)");
     assert_eq!(text(&["[[[EMAIL_1_k7qp]]]"]), "[ann@x.example]");
-    assert_eq!(text(&["⟦TEXT_1·k7qp⟧ ⟦PHONE_1·k7qp⟧"]), "⟦PERSON_1·k7qp⟧ PERSON_1·k7qp", "never restored twice");
+    assert_eq!(
+        text(&["⟦TEXT_1·k7qp⟧ ⟦PHONE_1·k7qp⟧"]),
+        "⟦PERSON_1·k7qp⟧ PERSON_1·k7qp",
+        "never restored twice"
+    );
 }
 
 #[test]
@@ -111,7 +125,11 @@ fn only_what_may_become_a_stand_in_is_held_back() {
 #[test]
 fn every_cut_gives_the_same() {
     let entries: Vec<String> = people().iter().map(|(n, _)| format!("⟦{n}·{TAG}⟧")).collect();
-    let said = format!("Dear {}, [[EMAIL_1_k7qp]] or ⟦EMAIL_1·zz⟧ é🏠 [[x]] {}", entries.join(", "), "⟦PERSON_1·k7qp");
+    let said = format!(
+        "Dear {}, [[EMAIL_1_k7qp]] or ⟦EMAIL_1·zz⟧ é🏠 [[x]] {}",
+        entries.join(", "),
+        "⟦PERSON_1·k7qp"
+    );
     let whole = text(&[&said]);
     assert!(whole.contains("12 Rue de l'Été 🏠") && whole.ends_with("Ann \"Lee\" O'Neil\\"));
     for (a, b) in cuts(&said) {
@@ -132,7 +150,10 @@ fn arguments_are_restored_inside_their_json() {
         json!({"to": "ann@x.example", "n": 1.5, "who": ["Ann \"Lee\" O'Neil\\"],
                "ann@x.example": "🏠 / 12 Rue de l'Été 🏠\n"})
     );
-    assert!(whole.contains("1.50") && whole.contains(r"\ud83c\udfe0 \/ "), "what needs no change keeps its spelling");
+    assert!(
+        whole.contains("1.50") && whole.contains(r"\ud83c\udfe0 \/ "),
+        "what needs no change keeps its spelling"
+    );
     for (a, b) in cuts(escaped) {
         assert_eq!(arguments(&[a, b]), whole, "cut before {b:?}");
     }
@@ -143,8 +164,22 @@ fn arguments_are_restored_inside_their_json() {
 #[test]
 fn wrong_json_goes_through_byte_by_byte() {
     for wrong in [
-        "", "{", "{\"a", "{\"a\\", "{\"a\\u12", "{\"a\\u12\"}", "{\"a\\ud83c", "{\"a\\ud83c\\", "{\"a\\ud83c\\u0041\"}",
-        "{\"a\\ud83c\\ud83c\\udfe0\"}", "{\"\\x\\q\":}", "]]}}", "{\"a\":12345678", "no json at all", "\"text\"", "  [1, 2",
+        "",
+        "{",
+        "{\"a",
+        "{\"a\\",
+        "{\"a\\u12",
+        "{\"a\\u12\"}",
+        "{\"a\\ud83c",
+        "{\"a\\ud83c\\",
+        "{\"a\\ud83c\\u0041\"}",
+        "{\"a\\ud83c\\ud83c\\udfe0\"}",
+        "{\"\\x\\q\":}",
+        "]]}}",
+        "{\"a\":12345678",
+        "no json at all",
+        "\"text\"",
+        "  [1, 2",
         "{\"a\\ud83cz\"}",
     ] {
         assert_eq!(arguments(&[wrong]), wrong);
@@ -165,7 +200,11 @@ fn network_tools_get_originals_only_where_the_policy_names_the_argument() {
         r#"{"to":["ann@x.example"],"body":{"to":"⟦EMAIL_1·k7qp⟧"},"⟦EMAIL_1·k7qp⟧":1,"\u0074o":"ann@x.example"}"#
     );
     assert_eq!((counts.restored, counts.unrestored), (2, 2));
-    assert_eq!(fed(Lane::arguments(map(), only_to), ["⟦EMAIL_1·k7qp⟧"]).0, "⟦EMAIL_1·k7qp⟧", "no name, no original");
+    assert_eq!(
+        fed(Lane::arguments(map(), only_to), ["⟦EMAIL_1·k7qp⟧"]).0,
+        "⟦EMAIL_1·k7qp⟧",
+        "no name, no original"
+    );
 }
 
 /// A random answer in pieces, and what it must become.
@@ -195,8 +234,9 @@ impl Script {
 
     fn noise(rng: &mut StdRng, low: usize, high: usize) -> String {
         const BITS: &[&str] = &[
-            "a", "E", "P", "PERS", "EMAIL_", "_1", "·", "_", "k7", "k7qp", " ", "\n", "[", "[[", "]", "]]", "⟦", "⟧", "é", "🏠",
-            "\"", "\\", "語", "1", ".first", "/", "\u{0}", "⟦⟦", "TEXT_1", "\u{fffd}", "{", "}", ",", ":",
+            "a", "E", "P", "PERS", "EMAIL_", "_1", "·", "_", "k7", "k7qp", " ", "\n", "[", "[[", "]", "]]",
+            "⟦", "⟧", "é", "🏠", "\"", "\\", "語", "1", ".first", "/", "\u{0}", "⟦⟦", "TEXT_1", "\u{fffd}",
+            "{", "}", ",", ":",
         ];
         (0..rng.random_range(low..=high)).map(|_| BITS[rng.random_range(0..BITS.len())]).collect()
     }
@@ -282,7 +322,8 @@ fn ten_thousand_random_arguments() {
         for i in 0..script.rng.random_range(1..5) {
             let noise = Script::noise(&mut script.rng, 0, 8).replace(TAG, "");
             let (written, value) = script.token();
-            let (key, plain) = (script.spelled(&format!("a{i}")), script.spelled(&format!("{noise} {written} ")));
+            let (key, plain) =
+                (script.spelled(&format!("a{i}")), script.spelled(&format!("{noise} {written} ")));
             let comma = if i == 0 { "" } else { " ,\n" };
             said += &match script.rng.random_range(0..3) {
                 0 => {
@@ -348,15 +389,16 @@ impl Recognise for Finder {
     }
 
     fn spans_in(&self, text: &str) -> Vec<Span> {
-        static PATTERNS: std::sync::LazyLock<Vec<(Category, regex::Regex)>> = std::sync::LazyLock::new(|| {
-            [
-                (Category::Secret, r"sk-\w+|(?s)-----BEGIN .*?-----END [^\n]*"),
-                (Category::Email, r"[\w.]+(?:@|%40)[\w.]+"),
-                (Category::Phone, r"\d{3} \d{3} \d{4}|\d{10}"),
-            ]
-            .map(|(category, pattern)| (category, regex::Regex::new(pattern).unwrap()))
-            .into()
-        });
+        static PATTERNS: std::sync::LazyLock<Vec<(Category, regex::Regex)>> =
+            std::sync::LazyLock::new(|| {
+                [
+                    (Category::Secret, r"sk-\w+|(?s)-----BEGIN .*?-----END [^\n]*"),
+                    (Category::Email, r"[\w.]+(?:@|%40)[\w.]+"),
+                    (Category::Phone, r"\d{3} \d{3} \d{4}|\d{10}"),
+                ]
+                .map(|(category, pattern)| (category, regex::Regex::new(pattern).unwrap()))
+                .into()
+            });
         let mut spans = Vec::new();
         for (category, pattern) in PATTERNS.iter() {
             spans.extend(pattern.find_iter(text).map(|m| Span {
@@ -421,7 +463,8 @@ fn no_part_of_a_hidden_value_comes_first() {
 fn hidden_values_leave_good_json() {
     let map = scanning(ResponseRedact::All, "");
     let said = r#"{"mail":"bob\u0040y.example\n","n":5550102345,"x":[1,5550102346],"to":"⟦EMAIL_1·k7qp⟧"}"#;
-    let expected = json!({"mail": "[redacted]\n", "n": "[redacted]", "x": [1, "[redacted]"], "to": "ann@x.example"});
+    let expected =
+        json!({"mail": "[redacted]\n", "n": "[redacted]", "x": [1, "[redacted]"], "to": "ann@x.example"});
     for (a, b) in cuts(said) {
         let (out, counts) = fed(Lane::arguments(Arc::clone(&map), Arc::new(all)), [a, b]);
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), expected, "cut before {b:?}");
@@ -432,12 +475,27 @@ fn hidden_values_leave_good_json() {
 #[test]
 fn random_streams_with_a_scan_do_not_depend_on_the_cuts() {
     let words = [
-        "hello ", "bob@y.example ", "sk-99aa ", "⟦EMAIL_1·k7qp⟧ ", "555 ", "010 ", "2345 ", "\n", "語", "-----BEGIN X-----\n",
-        "-----END X-----\n", "a@", "b ", "longer words ", "⟦PERS", "ON_1·k7qp⟧, ",
+        "hello ",
+        "bob@y.example ",
+        "sk-99aa ",
+        "⟦EMAIL_1·k7qp⟧ ",
+        "555 ",
+        "010 ",
+        "2345 ",
+        "\n",
+        "語",
+        "-----BEGIN X-----\n",
+        "-----END X-----\n",
+        "a@",
+        "b ",
+        "longer words ",
+        "⟦PERS",
+        "ON_1·k7qp⟧, ",
     ];
     for seed in 0..2000 {
         let mut rng = StdRng::seed_from_u64(seed);
-        let said: String = (0..rng.random_range(1..80)).map(|_| words[rng.random_range(0..words.len())]).collect();
+        let said: String =
+            (0..rng.random_range(1..80)).map(|_| words[rng.random_range(0..words.len())]).collect();
         let redact = [ResponseRedact::All, ResponseRedact::Secrets][rng.random_range(0..2)];
         let map = scanning(redact, "");
         let whole = fed(Lane::text(Arc::clone(&map)), [said.as_str()]);

@@ -104,7 +104,10 @@ pub struct Vault {
 
 impl std::fmt::Debug for Vault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vault").field("tag", &self.tag).field("values", &self.entries.len()).finish_non_exhaustive()
+        f.debug_struct("Vault")
+            .field("tag", &self.tag)
+            .field("values", &self.entries.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -161,8 +164,16 @@ impl Vault {
             None => {
                 let index = self.counters.entry(kind).or_insert(0);
                 *index += 1;
-                let (first, last) = if reversible && kind == "PERSON" { name_parts(value) } else { (None, None) };
-                self.entries.push(Entry { kind, index: *index, reversible, spellings: Vec::new(), first, last });
+                let (first, last) =
+                    if reversible && kind == "PERSON" { name_parts(value) } else { (None, None) };
+                self.entries.push(Entry {
+                    kind,
+                    index: *index,
+                    reversible,
+                    spellings: Vec::new(),
+                    first,
+                    last,
+                });
                 self.by_value.insert(print, self.entries.len() - 1);
                 self.entries.len() - 1
             }
@@ -275,6 +286,19 @@ fn name_parts(name: &str) -> (Option<Zeroizing<String>>, Option<Zeroizing<String
 }
 
 const TITLES: &[&str] = &[
-    "Mrs", "Miss", "Doctor", "Prof", "Professor", "Herr", "Frau", "Madame", "Monsieur", "Señor", "Señora", "Signor",
-    "Signora", "Dear", "Sir",
+    "Mrs",
+    "Miss",
+    "Doctor",
+    "Prof",
+    "Professor",
+    "Herr",
+    "Frau",
+    "Madame",
+    "Monsieur",
+    "Señor",
+    "Señora",
+    "Signor",
+    "Signora",
+    "Dear",
+    "Sir",
 ];

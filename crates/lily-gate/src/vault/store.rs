@@ -69,7 +69,9 @@ impl VaultStore {
             return Ok(Arc::clone(&slot.vault));
         }
         while slots.len() >= MOST_SESSIONS {
-            let Some(oldest) = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| *key) else { break };
+            let Some(oldest) = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| *key) else {
+                break;
+            };
             slots.remove(&oldest);
         }
         let free = |tag: &String| !taken(tag) && !slots.values().any(|slot| slot.tag == *tag);

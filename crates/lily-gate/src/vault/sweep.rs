@@ -23,15 +23,9 @@ pub(crate) struct Needle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A value of this kind.
-    Value {
-        kind: &'static str,
-        reversible: bool,
-    },
+    Value { kind: &'static str, reversible: bool },
     /// The first (or last) name of the vault's entry.
-    NamePart {
-        entry: usize,
-        first: bool,
-    },
+    NamePart { entry: usize, first: bool },
 }
 
 impl Needle {
@@ -81,8 +75,9 @@ impl Sweeper {
     pub(crate) fn new(needles: Vec<Needle>) -> Result<Self, String> {
         let mut forms = Vec::new();
         for form in [Form::Words, Form::Solid] {
-            let members: Vec<usize> =
-                (0..needles.len()).filter(|&i| needles[i].form == form && needles[i].folded.chars().count() >= 2).collect();
+            let members: Vec<usize> = (0..needles.len())
+                .filter(|&i| needles[i].form == form && needles[i].folded.chars().count() >= 2)
+                .collect();
             if members.is_empty() {
                 continue;
             }

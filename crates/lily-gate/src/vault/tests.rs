@@ -95,8 +95,14 @@ proptest! {
 fn store_with(tags: &[&str], store: &VaultStore, session: u8, now: Instant) -> Result<String, StoreError> {
     let mut tags = tags.iter().map(|t| (*t).to_owned());
     let draw = || tags.next().unwrap_or_else(|| "last".into());
-    let vault =
-        store.session_at([session; 32], Style::Unicode, Duration::from_secs(60), |t| t == "used", draw, now)?;
+    let vault = store.session_at(
+        [session; 32],
+        Style::Unicode,
+        Duration::from_secs(60),
+        |t| t == "used",
+        draw,
+        now,
+    )?;
     let tag = vault.lock().unwrap().tag().to_owned();
     Ok(tag)
 }
@@ -112,7 +118,8 @@ fn sessions_never_share_a_tag_and_end() {
     assert_eq!(store.len(), 1);
     // A collision that cannot be avoided gives the request up.
     let mut draw = || "dddd".to_owned();
-    let full = store.session_at([9; 32], Style::Unicode, Duration::from_secs(60), |_| false, &mut draw, later);
+    let full =
+        store.session_at([9; 32], Style::Unicode, Duration::from_secs(60), |_| false, &mut draw, later);
     assert_eq!(full.unwrap_err(), StoreError::Tag);
     store.forget(&[1; 32]);
     assert!(store.is_empty());
@@ -141,7 +148,14 @@ fn the_oldest_session_goes_first() {
         let mut session = [0; 32];
         session[..4].copy_from_slice(&i.to_le_bytes());
         let at = now + Duration::from_millis(u64::from(i));
-        let drawn = store.session_at(session, Style::Unicode, Duration::from_secs(60), |_| false, || format!("{i}"), at);
+        let drawn = store.session_at(
+            session,
+            Style::Unicode,
+            Duration::from_secs(60),
+            |_| false,
+            || format!("{i}"),
+            at,
+        );
         drawn.unwrap();
     }
     assert_eq!(store.len(), 1024);

@@ -38,7 +38,10 @@ pub fn verify(directory: &Path) -> Result<Verification, AuditError> {
     let mut number = 0u64;
     each_line(&path, |bytes| {
         number += 1;
-        let wrong = |reason: String| AuditError::Content { path: path.clone(), reason: format!("line {number} {reason}") };
+        let wrong = |reason: String| AuditError::Content {
+            path: path.clone(),
+            reason: format!("line {number} {reason}"),
+        };
         let Some((text, (prefix, digest, mac))) =
             std::str::from_utf8(bytes).ok().and_then(|text| Some((text, split(text)?)))
         else {
@@ -59,7 +62,9 @@ pub fn verify(directory: &Path) -> Result<Verification, AuditError> {
             return Err(wrong("was not written by this installation: its MAC is wrong".into()));
         }
         if line["prev"] != prev.as_str() || line["seq"].as_u64() != Some(found.lines) {
-            return Err(wrong("does not follow the line before it: lines are missing or out of order".into()));
+            return Err(wrong(
+                "does not follow the line before it: lines are missing or out of order".into(),
+            ));
         }
         if line["kind"] == "request" {
             let body = line["body"].as_str().unwrap_or_default();

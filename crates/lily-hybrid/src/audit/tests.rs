@@ -48,7 +48,8 @@ fn rights_of_others_are_taken_away() {
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path(), 1);
     for name in [LOG_FILE, KEY_FILE] {
-        std::fs::set_permissions(directory.path().join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::set_permissions(directory.path().join(name), std::fs::Permissions::from_mode(0o644))
+            .unwrap();
     }
     filled(directory.path(), 1);
     for name in [LOG_FILE, KEY_FILE] {
@@ -61,20 +62,74 @@ fn rights_of_others_are_taken_away() {
 fn every_change_shows() {
     type Change = fn(Vec<String>) -> Vec<String>;
     let changes: &[(&str, Change, &str)] = &[
-        ("a word", |mut l| { l[1] = l[1].replacen("messages", "massages", 1); l }, "line 2 was changed"),
-        ("a line taken out", |mut l| { l.remove(1); l }, "line 2 does not follow"),
-        ("two lines swapped", |mut l| { l.swap(1, 2); l }, "line 2 does not follow"),
-        ("the first line taken out", |mut l| { l.remove(0); l }, "line 1 does not follow"),
-        ("a line doubled", |mut l| { let one = l[1].clone(); l.insert(1, one); l }, "line 3 does not follow"),
-        ("a line of nonsense", |mut l| { l.insert(1, "x".into()); l }, "line 3 follows a broken line"),
-        ("nonsense at the end", |mut l| { l.push("x".into()); l }, "line 5 is cut"),
-        ("a hash made anew without the key", |mut l| {
-            let changed = l[3].replacen("cloud", "local", 1);
-            let (prefix, _, mac) = split(&changed).unwrap();
-            let hash = hash::hex(&hash::sha256(prefix.as_bytes()));
-            l[3] = format!("{prefix},\"hash\":\"{hash}\",\"mac\":\"{mac}\"}}");
-            l
-        }, "line 4 was not written by this installation"),
+        (
+            "a word",
+            |mut l| {
+                l[1] = l[1].replacen("messages", "massages", 1);
+                l
+            },
+            "line 2 was changed",
+        ),
+        (
+            "a line taken out",
+            |mut l| {
+                l.remove(1);
+                l
+            },
+            "line 2 does not follow",
+        ),
+        (
+            "two lines swapped",
+            |mut l| {
+                l.swap(1, 2);
+                l
+            },
+            "line 2 does not follow",
+        ),
+        (
+            "the first line taken out",
+            |mut l| {
+                l.remove(0);
+                l
+            },
+            "line 1 does not follow",
+        ),
+        (
+            "a line doubled",
+            |mut l| {
+                let one = l[1].clone();
+                l.insert(1, one);
+                l
+            },
+            "line 3 does not follow",
+        ),
+        (
+            "a line of nonsense",
+            |mut l| {
+                l.insert(1, "x".into());
+                l
+            },
+            "line 3 follows a broken line",
+        ),
+        (
+            "nonsense at the end",
+            |mut l| {
+                l.push("x".into());
+                l
+            },
+            "line 5 is cut",
+        ),
+        (
+            "a hash made anew without the key",
+            |mut l| {
+                let changed = l[3].replacen("cloud", "local", 1);
+                let (prefix, _, mac) = split(&changed).unwrap();
+                let hash = hash::hex(&hash::sha256(prefix.as_bytes()));
+                l[3] = format!("{prefix},\"hash\":\"{hash}\",\"mac\":\"{mac}\"}}");
+                l
+            },
+            "line 4 was not written by this installation",
+        ),
     ];
     for (what, change, expected) in changes {
         let directory = tempfile::tempdir().unwrap();
@@ -113,7 +168,10 @@ fn two_writers_are_one_too_many() {
 fn a_log_that_does_not_fit_is_not_continued() {
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path(), 2);
-    edit(directory.path(), |mut l| { l[1] = l[1].replacen("messages", "massages", 1); l });
+    edit(directory.path(), |mut l| {
+        l[1] = l[1].replacen("messages", "massages", 1);
+        l
+    });
     assert!(matches!(AuditLog::open(directory.path()), Err(AuditError::Content { .. })));
     std::fs::write(directory.path().join(KEY_FILE), b"short").unwrap();
     assert!(matches!(AuditLog::open(directory.path()), Err(AuditError::Content { .. })));
@@ -179,8 +237,15 @@ fn a_receipt_says_what_left_and_no_more() {
     log.response(&answer).unwrap();
     let (line, about) = find(directory.path(), &id).unwrap();
     let text = receipt(&line, &about);
-    for part in ["Device", "Local sources  2 messages", "Sent           18 bytes to https://x", "Masked         1 of 1",
-                 "email 13 characters -> ⟦EMAIL_1·k7qp⟧", "Approval       none", "complete, status 200, 77 bytes, 2 stand-ins"] {
+    for part in [
+        "Device",
+        "Local sources  2 messages",
+        "Sent           18 bytes to https://x",
+        "Masked         1 of 1",
+        "email 13 characters -> ⟦EMAIL_1·k7qp⟧",
+        "Approval       none",
+        "complete, status 200, 77 bytes, 2 stand-ins",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(receipt(&line, &[]).contains("not known"));

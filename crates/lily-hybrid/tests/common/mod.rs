@@ -1,8 +1,19 @@
 //! A provider on this machine that keeps every byte it gets.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::sync::{Arc, Mutex};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
 
+use lily_gate::{
+    Category, Detector, DetectorConfig, Evidence, Field, Span,
+    body::{Decision, Gate, GateConfig, GatedBody, Inbound},
+    policy::Policy,
+    propose::{Proposer, Recognise, ScriptedProposer},
+};
+use lily_hybrid::{Answer, AuditLog, Cloud, CloudConfig, CloudEvent, Ending, audit::Sink};
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -64,7 +75,8 @@ impl Provider {
                 let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
                 bytes.drain(..end + 4);
                 let lower = head.to_lowercase();
-                let length = lower.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse::<usize>().ok());
+                let length =
+                    lower.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse::<usize>().ok());
                 break (head, length.expect("a body of known length"));
             }
         };
@@ -107,7 +119,7 @@ impl Provider {
 pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 
 /// A streamed answer of these chunks.
-pub fn events(chunks: &[serde_json::Value]) -> Vec<u8> {
+pub fn events(chunks: &[Value]) -> Vec<u8> {
     let mut out = STREAM.as_bytes().to_vec();
     for chunk in chunks {
         out.extend(format!("data: {chunk}\n\n").into_bytes());
@@ -117,11 +129,172 @@ pub fn events(chunks: &[serde_json::Value]) -> Vec<u8> {
 }
 
 /// An answer with this status and JSON.
-pub fn json(status: u16, body: &serde_json::Value) -> Vec<u8> {
+pub fn answer_json(status: u16, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let length = body.len();
     format!(
         "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+/// Layer 1, and planted values of kinds that it need not know; it fails where a text says so.
+pub struct Planted(Detector);
+
+impl Planted {
+    pub fn new() -> Arc<dyn Recognise> {
+        Arc::new(Self(Detector::new(DetectorConfig::default()).unwrap()))
+    }
+}
+
+impl Recognise for Planted {
+    fn spans(&self, field: &Field) -> Vec<Span> {
+        assert!(!field.text.contains("PANIC-NOW"), "on purpose");
+        let mut spans = self.0.detect_field(field);
+        spans.extend(self.planted(&field.text));
+        spans
+    }
+
+    fn spans_in(&self, text: &str) -> Vec<Span> {
+        let mut spans = self.0.detect(text);
+        spans.extend(self.planted(text));
+        spans
+    }
+}
+
+impl Planted {
+    fn planted(&self, text: &str) -> Vec<Span> {
+        let kinds = [("secret-", Category::Secret), ("Person-", Category::Person), ("iban-", Category::Iban)];
+        let mut spans = Vec::new();
+        for (prefix, category) in kinds {
+            for (at, _) in text.match_indices(prefix) {
+                let rest = &text[at + prefix.len()..];
+                let length = rest.bytes().take_while(|b| b.is_ascii_hexdigit()).count();
+                if length >= 8 {
+                    spans.push(Span {
+                        range: at..at + prefix.len() + length,
+                        category,
+                        evidence: Evidence::Validated,
+                        recognizer: "planted".into(),
+                        version: 1,
+                        subtype: None,
+                    });
+                }
+            }
+        }
+        spans
+    }
+}
+
+pub fn gate_with(policy: &str, proposer: Option<ScriptedProposer>) -> Arc<Gate> {
+    Arc::new(Gate::new(GateConfig {
+        recogniser: Planted::new(),
+        proposer: proposer.map(|p| Arc::new(p) as Arc<dyn Proposer>),
+        policy: Policy::parse(policy, None).unwrap(),
+        install_key: [3; 32],
+    }))
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+pub struct Lines(pub Arc<Mutex<Vec<u8>>>);
+
+impl Sink for Lines {
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        self.0.lock().unwrap().extend_from_slice(line);
+        Ok(())
+    }
+}
+
+impl Lines {
+    pub fn log(&self) -> AuditLog {
+        AuditLog::with_sink(Box::new(self.clone()), [3; 32])
+    }
+
+    pub fn records(&self, kind: &str) -> Vec<Value> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).filter(|v: &Value| v["kind"] == kind).collect()
+    }
+}
+
+/// A disk that is full.
+pub struct Full;
+
+impl Sink for Full {
+    fn append(&mut self, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+}
+
+pub fn cloud(provider: &Provider, gate: Arc<Gate>, audit: AuditLog, more: &str) -> Arc<Cloud> {
+    let config = CloudConfig::parse(&provider.config(more), true).unwrap();
+    Arc::new(
+        Cloud::new(&config, gate, audit, |name| (name == "KEY").then(|| "sk-upstream".into()), true).unwrap(),
+    )
+}
+
+pub fn inbound(request: &Value) -> Inbound<'_> {
+    Inbound { request, model: "big-1", client: "c", session: None, approval: None, dry_run: false }
+}
+
+pub fn gated(gate: &Gate, request: &Value) -> GatedBody {
+    match gate.check(inbound(request)) {
+        Decision::Send(body) => *body,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn user(text: &str, stream: bool) -> Value {
+    json!({"model": "cloud/x", "stream": stream, "messages": [{"role": "user", "content": text}]})
+}
+
+/// The text of the first answer, and how it ended.
+pub async fn read(mut answer: Answer) -> (String, Result<Ending, &'static str>) {
+    let mut text = String::new();
+    while let Some(event) = answer.events.recv().await {
+        match event {
+            CloudEvent::Content { text: more, .. } => text += &more,
+            CloudEvent::End(ending) => return (text, Ok(ending)),
+            CloudEvent::Failed { code, .. } => return (text, Err(code)),
+            _ => {}
+        }
+    }
+    (text, Err("no end"))
+}
+
+/// The last message's text in what arrived.
+pub fn said(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    let messages = body["messages"].as_array().unwrap();
+    messages.last().unwrap()["content"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Says back what it was told, in random pieces.
+pub fn echo(body: &[u8]) -> Reply {
+    let text = said(body);
+    let streamed = serde_json::from_slice::<Value>(body).unwrap()["stream"] == true;
+    if !streamed {
+        let message = json!({"role": "assistant", "content": text});
+        let whole = json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}});
+        return Reply::Bytes(vec![answer_json(200, &whole)]);
+    }
+    let mut chunks = vec![
+        json!({"id": "up-1", "model": "secret-model", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}),
+    ];
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let at = rest
+            .char_indices()
+            .map(|(i, _)| i)
+            .chain([rest.len()])
+            .nth(rand::random_range(1..6))
+            .unwrap_or(rest.len());
+        let (piece, more) = rest.split_at(at);
+        chunks.push(json!({"choices": [{"index": 0, "delta": {"content": piece}}]}));
+        rest = more;
+    }
+    chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+    let bytes = events(&chunks);
+    let cut = rand::random_range(0..bytes.len());
+    Reply::Bytes(vec![bytes[..cut].to_vec(), bytes[cut..].to_vec()])
 }

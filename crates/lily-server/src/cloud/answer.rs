@@ -122,7 +122,12 @@ pub(super) async fn collect(mut answer: Answer, model: &str) -> Result<Json<Valu
 }
 
 /// An answer as server-sent events.
-pub(super) fn stream(answer: Answer, model: &str, include_usage: bool, place: OwnedSemaphorePermit) -> Response {
+pub(super) fn stream(
+    answer: Answer,
+    model: &str,
+    include_usage: bool,
+    place: OwnedSemaphorePermit,
+) -> Response {
     let events = Events {
         answer,
         head: head("chat.completion.chunk", model),
@@ -162,7 +167,10 @@ impl Events {
                 self.delta(choice, json!({"tool_calls": [call]}));
             }
             CloudEvent::Arguments { choice, index, text } => {
-                self.delta(choice, json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}));
+                self.delta(
+                    choice,
+                    json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}),
+                );
             }
             CloudEvent::Finish { choice, reason } => self.choice(choice, json!({}), Some(reason)),
             CloudEvent::End(ending) => {
@@ -224,7 +232,9 @@ impl Stream for Events {
             }
             match self.answer.events.poll_recv(context) {
                 Poll::Ready(Some(event)) => self.take(event),
-                Poll::Ready(None) => self.failed(&failed("upstream_cut", "the answer ended without a word".into())),
+                Poll::Ready(None) => {
+                    self.failed(&failed("upstream_cut", "the answer ended without a word".into()))
+                }
                 Poll::Pending => return Poll::Pending,
             }
         }

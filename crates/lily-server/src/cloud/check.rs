@@ -22,8 +22,8 @@ pub(crate) async fn check(State(app): State<App>, request: Request) -> Result<Js
     })?;
     let headers = request.headers().clone();
     let body = body::read_json(request, app.config.body_limit).await?;
-    let request: Value =
-        serde_json::from_slice(&body).map_err(|e| ApiError::body(format!("the body is not valid JSON: {e}")))?;
+    let request: Value = serde_json::from_slice(&body)
+        .map_err(|e| ApiError::body(format!("the body is not valid JSON: {e}")))?;
     let options = Options::read(&headers, &request)?;
     let asked = request.get("model").and_then(Value::as_str).unwrap_or_default();
     let name = asked.strip_prefix(super::PREFIX).unwrap_or(asked);

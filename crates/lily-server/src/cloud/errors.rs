@@ -50,8 +50,12 @@ pub(super) fn cloud(error: &CloudError) -> ApiError {
     let (status, code) = match error {
         CloudError::Unknown(_) => (StatusCode::NOT_FOUND, "model_not_found"),
         CloudError::Egress(EgressError::Audit(_)) => (StatusCode::SERVICE_UNAVAILABLE, "audit_unavailable"),
-        CloudError::Egress(EgressError::Client { .. }) => (StatusCode::SERVICE_UNAVAILABLE, "upstream_unusable"),
-        CloudError::Egress(EgressError::Unreachable { .. }) => (StatusCode::BAD_GATEWAY, "upstream_unreachable"),
+        CloudError::Egress(EgressError::Client { .. }) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "upstream_unusable")
+        }
+        CloudError::Egress(EgressError::Unreachable { .. }) => {
+            (StatusCode::BAD_GATEWAY, "upstream_unreachable")
+        }
         CloudError::Refused { status: 429, .. } => (StatusCode::TOO_MANY_REQUESTS, "upstream_overloaded"),
         CloudError::Refused { .. } => (StatusCode::BAD_GATEWAY, "upstream_refused"),
     };

@@ -39,9 +39,8 @@ impl Options {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
         let body = match request.get("privacy") {
             None | Some(Value::Null) => Body::default(),
-            Some(value) => {
-                Body::deserialize(value).map_err(|e| ApiError::invalid("privacy", format!("`privacy`: {e}")))?
-            }
+            Some(value) => Body::deserialize(value)
+                .map_err(|e| ApiError::invalid("privacy", format!("`privacy`: {e}")))?,
         };
         if body.mode.as_deref().is_some_and(|mode| mode != "cloud") {
             return Err(ApiError::invalid(
