@@ -10,7 +10,9 @@ Three parts, each with the suite's own capture server as the provider:
 * its response-split profile, every split, with the partial-emission pass: fidelity 1, leak 0, delta of fragments 0.
 
 The policy is the strict one but for what the suite demands: values come back (`mask` instead of `strip`), answers are
-scanned for everything, and a top-level field that nobody knows is masked and forwarded.
+scanned for everything, and a top-level field that nobody knows is masked and forwarded. The suite's values are ones that
+nobody can have (social security numbers of areas that are not given out, keys with EXAMPLE in them), which the recognisers
+know and pass over as documentation; the policy's own patterns take them for real.
 """
 
 import argparse
@@ -35,6 +37,14 @@ unknown_fields = "mask"
 card = "mask"
 national_id = "mask"
 secret = "mask"
+[[patterns]]
+name = "ssn_not_given_out"
+regex = '\\b9\\d\\d-\\d\\d-\\d{4}\\b'
+category = "national_id"
+[[patterns]]
+name = "documentation_key"
+regex = '\\b(?:AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9_]{36}|xox[abprs]-[A-Za-z0-9-]{10,})\\b'
+category = "secret"
 """
 
 

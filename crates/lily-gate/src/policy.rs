@@ -29,6 +29,11 @@
 //! [[paths]]                      # a mention of such a path anywhere in the request
 //! glob = "~/Documents/tax/**"
 //! action = "local"
+//!
+//! [[patterns]]                   # what no recogniser can know
+//! name = "employee"
+//! regex = '\bE-\d{6}\b'
+//! category = "other"
 //! ```
 
 use std::{collections::BTreeMap, time::Duration};
@@ -38,11 +43,14 @@ use serde::{Deserialize, Serialize};
 use crate::{Category, Field, FieldRole, hash};
 
 mod paths;
+mod patterns;
 #[cfg(test)]
 mod tests;
 
 pub use paths::PathRule;
 use paths::PathSet;
+pub use patterns::PatternRule;
+pub(crate) use patterns::{PatternSet, Patterned};
 
 /// What is done with a span, mildest first, so that the strictest of several is the largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -235,12 +243,16 @@ pub struct Policy {
     pub tools: BTreeMap<String, ToolRule>,
     /// Rules by path.
     pub paths: Vec<PathRule>,
+    /// The owner's own patterns.
+    pub patterns: Vec<PatternRule>,
     /// Further terms of the owner's own: each is masked wherever it stands.
     pub owner: Vec<String>,
     /// Terms that are no secret, whatever layer 2 or a pattern without proof says.
     pub allow: Vec<String>,
     #[serde(skip)]
     path_set: PathSet,
+    #[serde(skip)]
+    pattern_set: PatternSet,
     #[serde(skip)]
     digest: String,
 }
@@ -279,9 +291,11 @@ impl Default for Policy {
             topics: BTreeMap::new(),
             tools: BTreeMap::new(),
             paths: Vec::new(),
+            patterns: Vec::new(),
             owner: Vec::new(),
             allow: Vec::new(),
             path_set: PathSet::default(),
+            pattern_set: PatternSet::default(),
             digest: String::new(),
         };
         policy.digest = policy.compute_digest();
@@ -300,6 +314,14 @@ pub enum PolicyError {
     Glob {
         /// The pattern.
         glob: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A pattern that is none.
+    #[error("policy: patterns: {name:?}: {reason}")]
+    Pattern {
+        /// The pattern's name.
+        name: String,
         /// What is wrong with it.
         reason: String,
     },
@@ -334,6 +356,7 @@ impl Policy {
             }
         }
         policy.path_set = PathSet::new(&policy.paths, home)?;
+        policy.pattern_set = PatternSet::new(&policy.patterns)?;
         policy.digest = policy.compute_digest();
         Ok(policy)
     }
@@ -390,6 +413,11 @@ impl Policy {
             .flatten();
         let of_path = self.path_set.strictest(&field.text);
         [of_tool, of_path].into_iter().flatten().max_by_key(|(action, _)| *action)
+    }
+
+    /// The owner's patterns, compiled.
+    pub(crate) fn pattern_set(&self) -> &PatternSet {
+        &self.pattern_set
     }
 
     /// Where a tool's arguments go.

@@ -28,7 +28,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     Evidence, Field, FieldRole, RefusalKind, Span, hash,
-    policy::{Action, Layer2, OnFailure, Policy, ResponseRedact, Verdict},
+    policy::{Action, Layer2, OnFailure, Patterned, Policy, ResponseRedact, Verdict},
     propose::{Looker, Proposer, Recognise},
     restore::RestoreMap,
     vault::VaultStore,
@@ -229,8 +229,14 @@ impl Stop {
 impl Gate {
     /// A gate.
     pub fn new(config: GateConfig) -> Self {
+        let patterns = config.policy.pattern_set().clone();
+        let recogniser: Arc<dyn Recognise> = if patterns.is_empty() {
+            config.recogniser
+        } else {
+            Arc::new(Patterned { inner: config.recogniser, patterns })
+        };
         Self {
-            recogniser: config.recogniser,
+            recogniser,
             looker: config.proposer.map(Looker::new),
             allow: config.policy.allow.iter().map(|term| term.trim().to_lowercase()).collect(),
             policy: config.policy,

@@ -396,6 +396,20 @@ fn policies_keep_and_refuse() {
 }
 
 #[test]
+fn the_owners_patterns_are_found_in_requests_and_answers() {
+    let gate = gate(
+        "response_redact = \"all\"\n[[patterns]]\nname = \"employee\"\nregex = '\\bE-\\d{6}\\b'\ncategory = \"other\"",
+    );
+    let request = user("E-123456 writes to ann@x.example");
+    let body = sent(gate.check(inbound(&request)));
+    let span = &body.report().spans[0];
+    assert_eq!((span.recognizer.as_str(), span.subtype.as_deref()), ("policy_pattern", Some("employee")));
+    let text = std::str::from_utf8(body.bytes()).unwrap();
+    assert!(!text.contains("123456"), "{text}");
+    assert_eq!(restored(&body, "⟦VALUE_1 and E-654321 and E-123456"), "⟦VALUE_1 and [redacted] and E-123456");
+}
+
+#[test]
 fn names_and_ids_that_hold_values_are_refused() {
     let request = json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "sk-live-12345678", "type": "function",
         "function": {"name": "f", "arguments": "{}"}}]}]});

@@ -64,6 +64,8 @@ fn what_is_not_understood_is_refused_by_name() {
         ("[[paths]]\nglob = \"a[\"\naction = \"local\"", "a["),
         ("[[paths]]\nglob = \" \"\naction = \"local\"", "empty"),
         ("[[paths]]\nglob = \"a\"", "action"),
+        ("[[patterns]]\nname = \"n\"\nregex = \"(\"\ncategory = \"other\"", "\"n\""),
+        ("[[patterns]]\nname = \"n\"\nregex = \"x*\"\ncategory = \"other\"", "empty text"),
         ("layer2_timeout_ms = 0", "layer2_timeout_ms"),
         ("session_minutes = 99999999", "session_minutes"),
         ("layer2 = ", "layer2"),
