@@ -18,7 +18,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/models", get(models))
         // Ids may contain slashes.
         .route("/v1/models/{*id}", get(model))
-        .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/chat/completions", post(cloud::completions))
         .route("/v1/gate/check", post(cloud::check))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)

@@ -31,7 +31,6 @@ pub use request::{RequestContext, model_not_found};
 use crate::{
     app::App,
     body,
-    cloud::{self, Route},
     error::ApiError,
     generate::{Finish, Outcome, Prompt, Update},
 };
@@ -48,12 +47,7 @@ impl Drop for CancelOnDrop {
 /// The handler.
 pub(crate) async fn completions(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let permit = app.admit()?;
-    let headers = request.headers().clone();
     let body = body::read_json(request, app.config.body_limit).await?;
-    let (body, stay) = match cloud::route(&app, &headers, body).await? {
-        Route::Answered(response) => return Ok(response),
-        Route::Here(body, stay) => (body, stay),
-    };
     let (job, prompt) = prepare(&app, body).await?;
     let ChatJob { options, stream, include_usage, .. } = job;
 
@@ -66,11 +60,11 @@ pub(crate) async fn completions(State(app): State<App>, request: Request) -> Res
     if stream {
         let stream =
             stream::ChatStream::new(updates, app.model_id(), include_usage, logprobs, (guard, permit));
-        return Ok(stay.mark(stream.into_response()));
+        return Ok(stream.into_response());
     }
     let answer = collect(updates, app.model_id(), logprobs).await;
     drop((guard, permit));
-    answer.map(|completion| stay.mark(Json(completion).into_response()))
+    answer.map(|completion| Json(completion).into_response())
 }
 
 /// Checks the body and renders the prompt, on a thread that may block: a megabyte of messages takes a good part of

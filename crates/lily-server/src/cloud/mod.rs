@@ -16,7 +16,9 @@ mod options;
 use std::sync::Arc;
 
 use axum::{
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use lily_gate::{
@@ -25,12 +27,12 @@ use lily_gate::{
 };
 use lily_hybrid::Cloud;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(crate) use check::check;
 use options::Options;
 
-use crate::{app::App, error::ApiError};
+use crate::{app::App, body, chat, error::ApiError};
 
 /// Most requests on their way to providers at a time.
 const PLACES: usize = 64;
@@ -70,53 +72,64 @@ impl CloudMode {
 }
 
 /// Where a request is answered.
-pub(crate) enum Route {
+enum Route {
     /// It was answered, in the cloud.
     Answered(Response),
-    /// On this machine, with this body.
-    Here(Vec<u8>, Stay),
+    /// On this machine, with this body; the reason, if it was meant for elsewhere.
+    Here(Vec<u8>, Option<String>),
 }
 
-/// Why a request stays, for the response's headers.
-#[derive(Debug, Default)]
-pub(crate) struct Stay {
-    reason: Option<String>,
-}
-
-impl Stay {
-    /// Says in the headers where the request was answered, if it was meant for elsewhere.
-    pub(crate) fn mark(self, mut response: Response) -> Response {
-        if let Some(reason) = self.reason {
-            response.headers_mut().insert(ROUTE, HeaderValue::from_static("local"));
-            response.headers_mut().insert(ROUTE_REASON, header_text(&reason));
+/// The handler of `/v1/chat/completions`: requests for `cloud/NAME` are answered here, all others by [`chat`].
+pub(crate) async fn completions(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let Some(cloud) = app.cloud.as_ref().and_then(|mode| mode.cloud.clone()) else {
+        return chat::completions(State(app), request).await;
+    };
+    let (mut parts, body) = request.into_parts();
+    let again = Request::from_parts(parts.clone(), body);
+    // Bounding requests before their bodies are read bounds memory.
+    let place = app.cloud.as_ref().and_then(|mode| mode.places.clone().try_acquire_owned().ok());
+    let place = place.ok_or_else(|| {
+        ApiError::overloaded(format!("{PLACES} requests are on their way to providers, the most at a time"))
+    })?;
+    let body = body::read_json(again, app.config.body_limit).await?;
+    match route(&app, &cloud, &parts.headers, body, place).await? {
+        Route::Answered(response) => Ok(response),
+        Route::Here(body, reason) => {
+            parts.headers.remove(header::CONTENT_LENGTH);
+            let request = Request::from_parts(parts, Body::from(body));
+            let mut response = chat::completions(State(app), request).await?;
+            if let Some(reason) = reason {
+                response.headers_mut().insert(ROUTE, HeaderValue::from_static("local"));
+                response.headers_mut().insert(ROUTE_REASON, header_text(&reason));
+            }
+            Ok(response)
         }
-        response
     }
 }
 
 /// Answers a request for `cloud/NAME`, or gives it back.
-pub(crate) async fn route(app: &App, headers: &HeaderMap, body: Vec<u8>) -> Result<Route, ApiError> {
-    let Some(mode) = app.cloud.as_ref() else { return Ok(Route::Here(body, Stay::default())) };
-    let Some(cloud) = mode.cloud.clone() else { return Ok(Route::Here(body, Stay::default())) };
-    let Some((name, request)) = asked(&body) else { return Ok(Route::Here(body, Stay::default())) };
-    let Some(model) = cloud.model(&name).map(str::to_owned) else {
-        // The usual error for a model that is not there.
-        return Ok(Route::Here(body, Stay::default()));
-    };
-    let place = mode.places.clone().try_acquire_owned().map_err(|_| {
-        ApiError::overloaded(format!("{PLACES} requests are on their way to providers, the most at a time"))
-    })?;
+async fn route(
+    app: &App,
+    cloud: &Arc<Cloud>,
+    headers: &HeaderMap,
+    body: Vec<u8>,
+    place: OwnedSemaphorePermit,
+) -> Result<Route, ApiError> {
+    let Some((name, request)) = asked(&body) else { return Ok(Route::Here(body, None)) };
+    // A model that is not there gets the usual error.
+    let Some(model) = cloud.model(&name).map(str::to_owned) else { return Ok(Route::Here(body, None)) };
     let options = Options::read(headers, &request)?;
     let include_usage = options::include_usage(&request);
-    let (decision, request, options) = decide(Arc::clone(&mode.gate), request, model, options, false).await?;
-    let policy = mode.gate.policy();
-    let stay = |reason: &str, mut request: Value| {
+    let (decision, request, options) =
+        decide(Arc::clone(cloud.gate()), request, model, options, false).await?;
+    let policy = cloud.gate().policy();
+    let stay = |reason: String, mut request: Value| {
         request["model"] = app.model_id().into();
         if let Some(fields) = request.as_object_mut() {
             fields.shift_remove("privacy");
         }
         let body = serde_json::to_vec(&request).map_err(|e| ApiError::body(e.to_string()))?;
-        Ok(Route::Here(body, Stay { reason: Some(reason.to_owned()) }))
+        Ok(Route::Here(body, Some(reason)))
     };
     let gated = match decision {
         Decision::Send(gated) => *gated,
@@ -124,14 +137,14 @@ pub(crate) async fn route(app: &App, headers: &HeaderMap, body: Vec<u8>) -> Resu
         Decision::Refuse(kept) => return Err(errors::kept(&kept)),
         Decision::Local(kept) => {
             let answer = options.answer_here.unwrap_or(policy.on_local == OnLocal::Answer);
-            return if answer { stay(&kept.reason, request) } else { Err(errors::kept(&kept)) };
+            return if answer { stay(kept.reason.clone(), request) } else { Err(errors::kept(&kept)) };
         }
     };
     let stream = gated.stream();
     let answer = match cloud.send(&name, gated).await {
         Ok(answer) => answer,
         Err(error) if policy.on_unreachable == OnUnreachable::Answer && errors::is_outage(&error) => {
-            return stay(&error.to_string(), request);
+            return stay(error.to_string(), request);
         }
         Err(error) => return Err(errors::cloud(&error)),
     };
