@@ -7,7 +7,7 @@ use lily_gpu::{
     GpuError, kernels,
     plan::{
         ArgValue, BoundOp, BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan,
-        PrefillHead, PrefillShape, Scalar, bind, decode_plan, prefill_plan, routes::attention_splits,
+        PrefillHead, PrefillShape, Scalar, bind, decode_plan, prefill_plan, report, routes::attention_splits,
     },
 };
 use lily_model::{Checkpoint, ModelConfig, Quantization};
@@ -112,6 +112,19 @@ fn counters_of_a_chunk_of_the_35b_model() {
     for b in plan.buffers.iter().filter(|b| b.kind == BufferKind::Scratch) {
         assert!(b.bytes < expanded, "{} has {} bytes", b.name, b.bytes);
     }
+}
+
+/// What `lily bench --plan` prints has a row a context, and the figures of the counters.
+#[test]
+fn the_report_prints_the_counters() {
+    let config = ModelConfig::qwen3_6_35b_a3b(40);
+    let text =
+        report("qwen3.6-35b-a3b, 40 layers", &config, &Quantization::mlx_4bit(40), &[256, 4096, 32_768]);
+    println!("{text}");
+    for row in ["| 256 | 254 | 254 |", "| 4,096 | 254 | 254 |", "| 4,096 | 663 | 583 |"] {
+        assert!(text.contains(row), "{row}");
+    }
+    assert!(text.contains("| dequantisation inside the products |"));
 }
 
 /// No two ops of a level touch the same byte when one writes it, and every op is in one level.

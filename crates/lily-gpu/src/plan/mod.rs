@@ -9,6 +9,7 @@ pub mod decode;
 mod levels;
 pub mod prefill;
 pub mod ranges;
+mod report;
 pub mod routes;
 mod shape;
 
@@ -19,6 +20,7 @@ pub use counters::{Counters, Floor};
 pub use decode::{DecodeShape, Head, Ids, decode_plan};
 pub use prefill::{PrefillHead, PrefillShape, prefill_plan};
 pub use ranges::RangeSet;
+pub use report::report;
 pub use shape::{MatrixInfo, ModelShape};
 
 /// Names a buffer inside its plan.
