@@ -28,6 +28,8 @@ const EXPERT_ROWS: usize = 32;
 /// Tokens of a GDN step, and floats of a step's factors of one head (gdn_prefill.metal).
 const GDN_TOKENS: usize = 32;
 const GDN_FACTORS: usize = 2 * GDN_TOKENS * GDN_TOKENS + 2 * 4 * 64;
+/// Of those, what gdn_scan reads: the 8 x 8 blocks on and below the diagonal of the two triangular matrices.
+const GDN_FACTORS_READ: usize = 2 * 10 * 64 + 2 * 4 * 64;
 /// Query rows of an attention tile (attention_prefill.metal).
 const ATTENTION_ROWS: usize = 32;
 
@@ -269,7 +271,7 @@ impl<'a> Prefill<'a> {
         self.b
             .op(label("scan"), "gdn_scan")
             .read_all("u", "float", u)
-            .read_all("factors", "float", factors)
+            .read("factors", "float", factors, steps * heads * GDN_FACTORS_READ * F32)
             .update("state", "float", state, row, row)
             .write("o", "float", o, rows * width * F32)
             .read_all("chunk", "PrefillChunk", self.chunk)
