@@ -21,4 +21,4 @@ pub use figures::EngineFigures;
 pub use request::{
     CancelFlag, EngineError, Event, FinishReason, GenerateRequest, SamplingParams, Stats, TokenLogprobs,
 };
-pub use sampling::{SampleError, Sampled, Sampler};
+pub use sampling::{SampleError, Sampled, Sampler, select::argmax};

@@ -6,7 +6,7 @@
 
 mod penalties;
 mod rng;
-pub(crate) mod select;
+pub mod select;
 
 use penalties::History;
 

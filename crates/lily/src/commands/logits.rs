@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use lily_engine::{Backend, Logits, SequenceId};
+use lily_engine::{Backend, Logits, SequenceId, argmax};
 use safetensors::tensor::{Dtype, TensorView};
 
 use crate::device::{self, Device};
@@ -92,7 +92,7 @@ fn decode(
     let (mut ids, mut all) = (Vec::new(), Vec::new());
     let mut row = prompt_logits[prompt_logits.len() - vocab..].to_vec();
     while ids.len() < count {
-        let id = argmax(&row);
+        let id = argmax(&row).context("the logits are not all finite")? as u32;
         ids.push(i64::from(id));
         if ids.len() < count {
             backend.decode(&[(sequence, id)], &mut row)?;
@@ -100,15 +100,6 @@ fn decode(
         }
     }
     Ok((ids, all))
-}
-
-/// The index of the largest value; the first of equal ones.
-fn argmax(row: &[f32]) -> u32 {
-    let best = row
-        .iter()
-        .enumerate()
-        .fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i, x) } else { best });
-    u32::try_from(best.0).unwrap_or(u32::MAX)
 }
 
 fn write(args: &LogitsArgs, positions: usize, logits: &[f32], ids: &[i64], decoded: &[f32]) -> Result<()> {
