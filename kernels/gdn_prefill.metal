@@ -231,18 +231,22 @@ constant constexpr uint GDN_SCAN_VALUES = 64;             // rows of a state a t
     }
     // D^T = x^T solve^T; both triangular matrices have nothing above their diagonal. From the last tokens on, so that
     // D can take x's place.
+#pragma unroll
     for (uint down = 0; down < 4; down++) {
       uint t = 3 - down;
       simdgroup_matrix<float, 8, 8> sum[2];
       for (uint r = 0; r < 2; r++) sum[r] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-      for (uint j = 0; j <= t; j++) {
+      for (uint j = 0; j < 4; j++) {
+        if (j > t) continue;
         simdgroup_load(m, solve + 8 * t * GDN_TOKENS + 8 * j, GDN_TOKENS, ulong2(0, 0), true);
         for (uint r = 0; r < 2; r++) simdgroup_multiply_accumulate(sum[r], x[r][j], m, sum[r]);
       }
       for (uint r = 0; r < 2; r++) x[r][t] = sum[r];
     }
+#pragma unroll
     for (uint t = 0; t < 4; t++) {
-      for (uint j = 0; j <= t; j++) {
+      for (uint j = 0; j < 4; j++) {
+        if (j > t) continue;
         simdgroup_load(m, within + 8 * t * GDN_TOKENS + 8 * j, GDN_TOKENS, ulong2(0, 0), true);
         for (uint r = 0; r < 2; r++) simdgroup_multiply_accumulate(out[r][t], x[r][j], m, out[r][t]);
       }

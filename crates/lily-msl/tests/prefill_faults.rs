@@ -190,3 +190,77 @@ fn what_was_never_written_shows_as_nan() {
     let lib = checked(&seeded(file, file, from, "false", 0), &c);
     assert!(attention(&lib, 0).unwrap().iter().any(|v| v.is_nan()));
 }
+
+/// The factors of two steps of one head, from random tokens.
+fn factors(lib: &SoftLibrary, seed: u32) -> Result<(), Box<Fault>> {
+    let mut r = Random(3);
+    let (tokens, channels, stride) = (40usize, 3 * 128usize, 4 * 128 + 4usize);
+    let projected = floats(&mut r, tokens * stride);
+    let u = floats(&mut r, 64 * channels);
+    let (a_log, dt_bias) = ([0.5f32], [0.1f32]);
+    let mut ring = vec![0f32; 4 * channels];
+    let mut factors = vec![f32::NAN; 2 * (2 * 1024 + 512)];
+    let shape = [1, 1, stride as u32, EPS.to_bits()];
+    let chunk = chunk(0, tokens, 0);
+    let args = vec![
+        ("projected", read(&projected)),
+        ("u", read(&u)),
+        ("a_log", read(&a_log)),
+        ("dt_bias", read(&dt_bias)),
+        ("ring", write(&mut ring)),
+        ("factors", write(&mut factors)),
+        ("chunk", read(&chunk)),
+        ("shape", Arg::Bytes(cast_slice(&shape))),
+    ];
+    dispatch(lib, "gdn_factors", [2, 1, 1], seed, args)
+}
+
+#[test]
+fn missing_barriers_and_doubled_writes_of_gated_deltanet_are_races() {
+    let Some(c) = compiler() else { return };
+    let file = "gdn_prefill.metal";
+    let sound = checked(&seeded(file, file, BARRIER, BARRIER, 0), &c);
+    SEEDS.iter().for_each(|&s| factors(&sound, s).unwrap());
+    let ring = "if (first + GDN_TOKENS >= tokens) {";
+    for (what, from, n) in [("products", BARRIER, 0), ("exponents", BARRIER, 1), ("ring", ring, 0)] {
+        // Without its condition the ring is written by the groups of all steps.
+        let to = if what == "ring" { "{" } else { "" };
+        let lib = checked(&seeded(file, file, from, to, n), &c);
+        for seed in SEEDS {
+            let f = factors(&lib, seed).expect_err(what);
+            assert!(matches!(f.kind, FaultKind::Race | FaultKind::Uninitialised), "{what}: {f}");
+        }
+    }
+}
+
+#[test]
+fn a_block_that_reads_past_its_pairs_is_caught() {
+    let Some(c) = compiler() else { return };
+    let file = "moe_prefill.metal";
+    let down = |lib: &SoftLibrary| {
+        let mut r = Random(4);
+        let (hidden, width, pairs) = (64usize, 64usize, 9usize);
+        let h = bfloats(&mut r, pairs * width, 1.0, 0.0);
+        let m = Quant::random(&mut r, hidden, width, 4);
+        let order: Vec<u32> = (0..pairs as u32).rev().collect();
+        let blocks = [[0u32, 0, pairs as u32, 0], [0; 4]];
+        let mut y = vec![f32::NAN; pairs * hidden];
+        let shape = [hidden as u32, 1, 1, width as u32, 64, 2, EPS.to_bits()];
+        let args = vec![
+            ("h", read(&h)),
+            ("pairs", read(&order)),
+            ("blocks", read(&blocks)),
+            ("down_w", read(&m.codes)),
+            ("down_s", read(&m.scales)),
+            ("down_b", read(&m.biases)),
+            ("y", write(&mut y)),
+            ("shape", Arg::Bytes(cast_slice(&shape))),
+        ];
+        dispatch(lib, "experts_down", [1, 2, 1], 0, args)
+    };
+    let from = "uint source = first + min(input_row<EXPERT_ROWS>(tid), count - 1), source_column";
+    let to = "uint source = first + input_row<EXPERT_ROWS>(tid), source_column";
+    down(&checked(&seeded(file, file, from, from, 0), &c)).unwrap();
+    let f = down(&checked(&seeded(file, file, from, to, 0), &c)).expect_err("a read past the pairs");
+    assert_eq!(f.kind, FaultKind::Bounds, "{f}");
+}

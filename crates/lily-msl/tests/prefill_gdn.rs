@@ -203,3 +203,22 @@ fn outputs_before_rounding_are_those_of_the_recurrence() {
         close("state", &state, &want_state, 1e-5);
     }
 }
+
+#[test]
+fn the_state_stays_exact_over_many_tokens() {
+    let Some(lib) = library() else { return };
+    let mut r = Random(21);
+    let mut layer = Layer::random(&mut r, 1, 1);
+    // A head that forgets a few thousandths a token.
+    (layer.a_log, layer.dt_bias) = (vec![-4.0], vec![-1.0]);
+    let (mut ring, mut state) = (vec![0f32; 4 * layer.channels()], vec![0f32; D * D]);
+    let (mut want_state, mut inputs) = (vec![0f64; D * D], Vec::new());
+    let mut position = 0;
+    for tokens in [1000, 536] {
+        let projected = floats(&mut r, tokens * layer.stride());
+        layer.reference(&mut inputs, &projected, &mut want_state);
+        layer.prefill(lib, &projected, position, 0, &mut ring, &mut state, 3);
+        position += tokens;
+    }
+    close("state", &state, &want_state, 1e-5);
+}
