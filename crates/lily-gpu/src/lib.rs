@@ -16,11 +16,13 @@
 
 #![warn(missing_docs)]
 
+pub mod budget;
 pub mod device;
 pub mod error;
 pub mod kernels;
 pub mod model;
 pub mod plan;
+pub mod selftest;
 
 pub use device::{Device, DeviceFacts};
 pub use error::GpuError;

@@ -10,10 +10,14 @@ use lily_engine::{
     backend::{cpu::CpuBackend, gpu::GpuBackend, reference::ReferenceBackend},
 };
 use lily_gpu::{
-    Device as GpuDevice, GpuError, GpuModel, GpuOptions,
-    device::soft::{SoftDevice, SoftOptions},
+    Device as GpuDevice, GpuModel, GpuOptions,
+    budget::{MemoryBudget, free_memory},
+    device::{
+        metal::{self, MetalOptions},
+        soft::{SoftDevice, SoftOptions},
+    },
 };
-use lily_model::{Checkpoint, ModelError, ModelWeights, checkpoint};
+use lily_model::{Checkpoint, MemoryTable, ModelError, ModelWeights, checkpoint};
 use lily_text::TextModel;
 
 use crate::embedded;
@@ -89,35 +93,60 @@ pub fn backend(
     threads_wanted: usize,
     ignore_memory_check: bool,
 ) -> Result<Box<dyn Backend>> {
-    let gpu = |device: Box<dyn GpuDevice>, weights| -> Result<Box<dyn Backend>> {
-        let model = GpuModel::new(weights, device, GpuOptions { ignore_memory_check })?;
-        tracing::info!("{}: {}", model.device().facts().name, model.load_report());
-        Ok(Box::new(GpuBackend::new(model)))
-    };
-    match device {
-        Device::Auto => match metal() {
-            Ok(device) => gpu(device, weights),
-            Err(reason) => {
-                tracing::debug!("{reason}");
-                cpu(weights, threads_wanted)
+    backend_for(device, weights, threads_wanted, ignore_memory_check, None)
+}
+
+/// The same; what will be `needed` is compared with the device's memory before anything is allocated.
+pub fn backend_for(
+    device: Device,
+    weights: Arc<ModelWeights>,
+    threads_wanted: usize,
+    ignore_memory_check: bool,
+    needed: Option<&MemoryTable>,
+) -> Result<Box<dyn Backend>> {
+    if device == Device::Reference {
+        return Ok(Box::new(ReferenceBackend::new(weights)));
+    }
+    match open_gpu(device)? {
+        None => cpu(weights, threads_wanted),
+        Some(gpu) => {
+            if let Some(table) = needed {
+                let budget = MemoryBudget::new(table, gpu.facts(), free_memory());
+                budget.check(&gpu.facts().name, ignore_memory_check)?;
+                if budget.is_tight() {
+                    tracing::warn!("little memory is free, so this may be slow: {budget}");
+                } else {
+                    tracing::info!("{budget}");
+                }
+            }
+            let model = GpuModel::new(weights, gpu, GpuOptions { ignore_memory_check })?;
+            tracing::info!("{}: {}", model.device().facts().name, model.load_report());
+            Ok(Box::new(GpuBackend::new(model)))
+        }
+    }
+}
+
+/// The GPU that `device` means, with its kernels compiled; `None` where that is no GPU.
+pub fn open_gpu(device: Device) -> Result<Option<Box<dyn GpuDevice>>> {
+    Ok(match device {
+        Device::Cpu | Device::Reference => None,
+        Device::Metal => Some(metal::open(&MetalOptions::new())?),
+        Device::Soft => Some(Box::new(SoftDevice::new(SoftOptions::default())?)),
+        Device::Auto if !metal::available() => None,
+        Device::Auto => match metal::open(&MetalOptions::new()) {
+            Ok(gpu) => Some(gpu),
+            // A GPU that should work and does not must not pass unseen.
+            Err(error) => {
+                tracing::warn!("{error}; the CPU is used, see `lily selftest --device metal`");
+                None
             }
         },
-        Device::Cpu => cpu(weights, threads_wanted),
-        Device::Metal => gpu(metal()?, weights),
-        Device::Soft => gpu(Box::new(SoftDevice::new(SoftOptions::default())?), weights),
-        Device::Reference => Ok(Box::new(ReferenceBackend::new(weights))),
-    }
+    })
 }
 
 fn cpu(weights: Arc<ModelWeights>, threads_wanted: usize) -> Result<Box<dyn Backend>> {
     let options = CpuOptions { threads: threads(threads_wanted)?, isa: None };
     Ok(Box::new(CpuBackend::new(weights, options)?))
-}
-
-/// The Metal device of this machine.
-fn metal() -> Result<Box<dyn GpuDevice>> {
-    let reason = "this build has no Metal; use --device cpu".to_string();
-    Err(GpuError::NoDevice { device: "metal", reason }.into())
 }
 
 /// Most compute threads; more than any machine has cores, and few enough to start.

@@ -114,7 +114,9 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result
     let text = device::text_of(&checkpoint)?;
     let weights = Arc::new(checkpoint.weights()?);
     cold_start::read_weights(&checkpoint);
-    let backend = device::backend(args.device, weights, args.threads, args.ignore_memory_check)?;
+    let memory = memory(&checkpoint, context);
+    let backend =
+        device::backend_for(args.device, weights, args.threads, args.ignore_memory_check, Some(&memory))?;
     let options = EngineOptions {
         context_limit: context,
         queue_limit: serving.queue,
@@ -129,7 +131,6 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result
         Some(dir) => dir.display().to_string(),
         None => "inside this program".to_string(),
     };
-    let memory = memory(&checkpoint, context);
     let name = checkpoint.name().to_string();
     Ok(Loaded { engine, is_mini: name == embedded::NAME, name, place, memory })
 }

@@ -32,7 +32,8 @@ use tracing_subscriber::EnvFilter;
         lily serve --port 8080               an OpenAI-compatible API\n  \
         lily pull                            download Qwen3.6-35B-A3B\n  \
         lily serve ~/models/Qwen3.6-35B-A3B  with another model\n  \
-        lily check ~/models/Qwen3.6-35B-A3B  is a checkpoint whole? what does it need?\n\n\
+        lily check ~/models/Qwen3.6-35B-A3B  is a checkpoint whole? what does it need?\n  \
+        lily selftest                        does this machine's GPU compute what it should?\n\n\
         Every flag can also be set by an environment variable, shown in each command's --help."
 )]
 struct Cli {
@@ -54,6 +55,7 @@ enum Command {
     Check(commands::check::CheckArgs),
     Eval(commands::eval::EvalArgs),
     Bench(bench::BenchArgs),
+    Selftest(commands::selftest::SelftestArgs),
     Logits(commands::logits::LogitsArgs),
     Render(commands::render::RenderArgs),
     Tokenize(commands::tokenize::TokenizeArgs),
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Selftest(args) => commands::selftest::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Render(args) => commands::render::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),

@@ -1,5 +1,6 @@
 //! What a device must be able to do. A plan is prepared once and submitted every step.
 
+pub mod metal;
 pub mod soft;
 
 use std::sync::Arc;

@@ -63,6 +63,16 @@ enum Source<'a> {
     Made(Vec<u8>),
 }
 
+/// Every tensor's bytes, by the name that plans use.
+pub(crate) fn tensors(w: &ModelWeights) -> HashMap<String, Vec<u8>> {
+    let mut sources: Vec<(String, Source<'_>)> = Vec::new();
+    for (module, m) in w.matrices() {
+        matrix(&mut sources, &module, m);
+    }
+    vectors(w, &mut sources, &mut LoadReport::default());
+    sources.into_iter().map(|(name, source)| (name, source.bytes().to_vec())).collect()
+}
+
 pub(super) fn load(device: &mut dyn Device, w: &ModelWeights) -> Result<Weights> {
     let mut report = LoadReport::default();
     let mut sources: Vec<(String, Source<'_>)> = Vec::new();

@@ -17,6 +17,7 @@ use std::{
 use lily_model::{ModelConfig, ModelWeights};
 
 pub use load::LoadReport;
+pub(crate) use load::tensors;
 
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},

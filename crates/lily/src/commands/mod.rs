@@ -7,5 +7,6 @@ pub mod logits;
 pub mod pull;
 pub mod render;
 pub mod run;
+pub mod selftest;
 pub mod serve;
 pub mod tokenize;

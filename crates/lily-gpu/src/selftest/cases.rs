@@ -1,0 +1,163 @@
+//! Small models whose plans hold every kernel.
+
+use std::collections::HashMap;
+
+use lily_model::{LayerType, ModelConfig, synthetic::synthetic_weights};
+
+use super::compare::Format;
+use crate::{
+    error::{GpuError, Result},
+    model::tensors,
+    plan::{
+        BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, decode::InputLayout, decode_plan,
+        routes::attention_splits,
+    },
+};
+
+/// A plan, and what its buffers hold before it runs.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// For messages.
+    pub name: String,
+    /// The plan.
+    pub plan: Plan,
+    /// Bytes of each buffer.
+    pub contents: Vec<Vec<u8>>,
+}
+
+use LayerType::{FullAttention as Attention, LinearAttention as Gdn};
+
+/// A model of one or two layers. `heads` share one KV head.
+fn config(layers: &[LayerType], heads: usize, vocab: usize) -> ModelConfig {
+    ModelConfig {
+        hidden_size: 192,
+        num_hidden_layers: layers.len(),
+        layer_types: layers.to_vec(),
+        vocab_size: vocab,
+        max_position_embeddings: 4096,
+        num_attention_heads: heads,
+        num_key_value_heads: 1,
+        linear_num_key_heads: 1,
+        linear_num_value_heads: 2,
+        num_experts: 12,
+        num_experts_per_tok: 3,
+        moe_intermediate_size: 128,
+        shared_expert_intermediate_size: 64,
+        ..ModelConfig::qwen3_6_35b_a3b(layers.len())
+    }
+}
+
+/// Tokens of a decode step: (id, position), each of a sequence of its own.
+fn decode(name: &str, config: &ModelConfig, tokens: &[(u32, u32)]) -> Result<Case> {
+    let weights = synthetic_weights(config, 41);
+    let longest = tokens.iter().map(|t| t.1 as usize + 1).max().unwrap_or(1);
+    let shape = DecodeShape {
+        tokens: tokens.len(),
+        slots: tokens.len() + 1,
+        capacity: longest.next_multiple_of(64),
+        splits: attention_splits(longest),
+        context: longest,
+        ids: Ids::Input,
+        head: Head::Greedy { slot: 1, valid: config.vocab_size - 3 },
+    };
+    let plan = decode_plan(&ModelShape::from_weights(&weights), &shape);
+    let ids: Vec<u32> = tokens.iter().map(|t| t.0).collect();
+    let positions: Vec<u32> = tokens.iter().map(|t| t.1).collect();
+    // Not the natural order, and one slot free.
+    let slots: Vec<u32> = (0..tokens.len() as u32).rev().map(|s| s + 1).collect();
+    let inputs = InputLayout::new(tokens.len()).encode(&ids, &positions, &slots);
+    finish(name, plan, tensors(&weights), inputs)
+}
+
+fn finish(name: &str, plan: Plan, mut tensors: HashMap<String, Vec<u8>>, inputs: Vec<u8>) -> Result<Case> {
+    let mut contents = Vec::with_capacity(plan.buffers.len());
+    for (i, spec) in plan.buffers.iter().enumerate() {
+        let bytes = spec.bytes as usize;
+        contents.push(match spec.kind {
+            BufferKind::Weight | BufferKind::Constant => {
+                let tensor = tensors.remove(&spec.name).filter(|t| t.len() == bytes);
+                tensor.ok_or_else(|| {
+                    GpuError::Kernels(format!("{name}: no tensor {} of {bytes} bytes", spec.name))
+                })?
+            }
+            BufferKind::Input => inputs.clone(),
+            BufferKind::Kv => fill(Format::Bf16, bytes, i as u64),
+            BufferKind::State | BufferKind::Scratch => fill(Format::F32, bytes, i as u64),
+            BufferKind::TokenSlots => vec![0; bytes],
+        });
+    }
+    Ok(Case { name: name.to_string(), plan, contents })
+}
+
+/// Numbers between -1 and 1 of a format, the same on every machine (SplitMix64).
+pub(super) fn fill(format: Format, bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // 24 bits: exact in f32.
+        ((z >> 40) as f32 - (1 << 23) as f32) / (1 << 23) as f32
+    };
+    let mut out = Vec::with_capacity(bytes);
+    while out.len() < bytes {
+        let v = next();
+        match format {
+            Format::F32 => out.extend(v.to_le_bytes()),
+            Format::Bf16 => out.extend(half::bf16::from_f32(v).to_le_bytes()),
+            Format::F16 => out.extend(half::f16::from_f32(v).to_le_bytes()),
+            Format::Words => out.extend(0u32.to_le_bytes()),
+        }
+    }
+    out.truncate(bytes);
+    out
+}
+
+/// All cases.
+pub fn cases() -> Result<Vec<Case>> {
+    Ok(vec![
+        // More than one split of 64 positions, a ragged last one, and more than one block of logits.
+        decode("8 heads", &config(&[Gdn, Attention], 8, 2100), &[(2099, 100)])?,
+        // A batch: the first position and a middle one.
+        decode("4 heads", &config(&[Attention], 4, 130), &[(5, 0), (129, 63)])?,
+        decode("2 heads", &config(&[Attention, Gdn], 2, 130), &[(7, 64), (0, 3), (64, 1)])?,
+        decode("1 head", &config(&[Attention], 1, 130), &[(1, 131)])?,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{kernels, selftest::isolate::variants};
+
+    #[test]
+    fn every_kernel_has_a_case() {
+        let all = cases().unwrap();
+        let run: Vec<String> =
+            all.iter().flat_map(|c| &c.plan.ops).flat_map(variants).map(|op| op.kernel).collect();
+        let manifest = kernels::manifest().unwrap();
+        let missing: Vec<&str> = manifest
+            .kernels
+            .iter()
+            .map(|k| k.name.as_str())
+            .filter(|k| !run.iter().any(|r| r == k))
+            .collect();
+        assert!(missing.is_empty(), "add a case for {missing:?}");
+    }
+
+    #[test]
+    fn the_generator_is_the_same_everywhere() {
+        let bits = |format, n| {
+            fill(format, n, 5).iter().fold(0u64, |h, &b| h.wrapping_mul(31).wrapping_add(b as u64))
+        };
+        assert_eq!(fill(Format::F32, 400, 5)[..40], fill(Format::F32, 40, 5)[..]);
+        assert_ne!(bits(Format::F32, 400), bits(Format::Bf16, 400));
+        let values: Vec<f32> = fill(Format::F32, 40_000, 1)
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        assert!(values.iter().all(|v| (-1.0..1.0).contains(v)) && mean.abs() < 0.02, "{mean}");
+    }
+}
