@@ -9,8 +9,9 @@ use crate::{
     error::{GpuError, Result},
     model::tensors,
     plan::{
-        BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, decode::InputLayout, decode_plan,
-        routes::attention_splits,
+        Access, Arg, ArgValue, BufferId, BufferKind, BufferSpec, DecodeShape, Head, Ids, ModelShape, Op,
+        Plan, PrefillHead, PrefillShape, View, decode::InputLayout, decode_plan, prefill::PrefillInputs,
+        prefill_plan, routes::attention_splits,
     },
 };
 
@@ -114,15 +115,125 @@ pub(super) fn fill(format: Format, bytes: usize, seed: u64) -> Vec<u8> {
     out
 }
 
+/// A chunk of `tokens` tokens behind `position` others; the plan is made for `room` tokens.
+fn prefill(name: &str, config: &ModelConfig, room: usize, tokens: u32, position: u32) -> Result<Case> {
+    let weights = synthetic_weights(config, 43);
+    let context = (position + tokens) as usize;
+    let shape = PrefillShape {
+        tokens: room,
+        slots: 3,
+        capacity: context.next_multiple_of(64),
+        context,
+        head: PrefillHead::Last,
+    };
+    let plan = prefill_plan(&ModelShape::from_weights(&weights), &shape);
+    let ids: Vec<u32> = (0..tokens).map(|i| i * 7919 % config.vocab_size as u32).collect();
+    let inputs = PrefillInputs::new(room).encode(&ids, position, 1);
+    finish(name, plan, tensors(&weights), inputs)
+}
+
+/// The argument of an op of a case, by the names of kernel and parameter.
+fn arg(case: &Case, kernel: &str, name: &str) -> Option<Arg> {
+    let op = case.plan.ops.iter().find(|op| op.kernel.starts_with(kernel))?;
+    op.args.iter().find(|a| a.name == name).cloned()
+}
+
+fn view(arg: &Arg) -> Option<View> {
+    match arg.value {
+        ArgValue::Buffer { view, .. } => Some(view),
+        ArgValue::Inline(_) => None,
+    }
+}
+
+/// A new buffer of a case.
+fn add_buffer(case: &mut Case, name: &str, content: Vec<u8>) -> View {
+    let len = content.len() as u64;
+    case.plan.buffers.push(BufferSpec { name: name.into(), bytes: len, kind: BufferKind::State });
+    case.contents.push(content);
+    View { buffer: BufferId(case.plan.buffers.len() - 1), offset: 0, len }
+}
+
+fn whole(view: View) -> Access {
+    Access { buffer: view.buffer, start: view.offset, end: view.offset + view.len, bytes: view.len }
+}
+
+/// The sampler, which the host of a plan chooses: the same logits drawn from with different limits. Each entry is
+/// temperature, top-p, min-p, top-k.
+fn add_draws(case: &mut Case) -> Option<()> {
+    for (i, (floats, top_k)) in
+        [([0.0f32, 1.0, 0.0], 0u32), ([1.0, 1.0, 0.0], 0), ([0.8, 0.9, 0.0], 40), ([1.3, 1.0, 0.1], 2)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut params: Vec<u8> = floats.iter().flat_map(|f| f.to_le_bytes()).collect();
+        [top_k, 77 + i as u32, 5].iter().for_each(|n| params.extend(n.to_le_bytes()));
+        let params = add_buffer(case, &format!("draw_params {i}"), params);
+        let ids = add_buffer(case, &format!("drawn {i}"), vec![0; 4]);
+        let buffer =
+            |name, element, view, writes| Arg { name, element, value: ArgValue::Buffer { view, writes } };
+        let args = vec![
+            arg(case, "argmax_blocks", "logits")?,
+            arg(case, "argmax_final", "best_logits")?,
+            arg(case, "argmax_final", "best_ids")?,
+            buffer("params", "DrawParams", params, false),
+            arg(case, "attention_split_", "positions")?,
+            buffer("ids", "uint", ids, true),
+            arg(case, "argmax_blocks", "shape")?,
+        ];
+        let reads = args.iter().filter_map(view).filter(|v| v.buffer != ids.buffer).map(whole).collect();
+        case.plan.ops.push(Op {
+            kernel: "draw".into(),
+            label: format!("draw {i}"),
+            args,
+            threadgroup: Vec::new(),
+            grid: [1, 1, 1],
+            group: [512, 1, 1],
+            reads,
+            writes: vec![whole(ids)],
+        });
+    }
+    Some(())
+}
+
+/// The product with results in BF16, beside the case's first product.
+fn add_bfloat_product(case: &mut Case) -> Option<()> {
+    let at = case.plan.ops.iter().position(|op| op.kernel == "gemm_32")?;
+    let mut op = case.plan.ops[at].clone();
+    let y = op.args.iter().position(|a| a.name == "y")?;
+    let old = view(&op.args[y])?;
+    let new = add_buffer(case, "bfloat_product", fill(Format::Bf16, old.len as usize / 2, 9));
+    op.kernel = "gemm_bfloat_32".into();
+    op.label += ", results in BF16";
+    op.args[y] = Arg { name: "y", element: "bfloat", value: ArgValue::Buffer { view: new, writes: true } };
+    op.writes = vec![whole(new)];
+    case.plan.ops.insert(at + 1, op);
+    Some(())
+}
+
+/// Beginnings of the names of kernels that no plan uses yet, so that nothing says what they are run with.
+pub(super) const UNPLANNED: &[&str] = &["attention_blocks"];
+
 /// All cases.
 pub fn cases() -> Result<Vec<Case>> {
+    let changed = |mut case: Case, change: fn(&mut Case) -> Option<()>| match change(&mut case) {
+        Some(()) => Ok(case),
+        None => Err(GpuError::Kernels(format!("case {}: an op it is about is not in its plan", case.name))),
+    };
     Ok(vec![
         // More than one split of 64 positions, a ragged last one, and more than one block of logits.
-        decode("8 heads", &config(&[Gdn, Attention], 8, 2100), &[(2099, 100)])?,
+        changed(decode("8 heads", &config(&[Gdn, Attention], 8, 2100), &[(2099, 100)])?, add_draws)?,
         // A batch: the first position and a middle one.
         decode("4 heads", &config(&[Attention], 4, 130), &[(5, 0), (129, 63)])?,
         decode("2 heads", &config(&[Attention, Gdn], 2, 130), &[(7, 64), (0, 3), (64, 1)])?,
         decode("1 head", &config(&[Attention], 1, 130), &[(1, 131)])?,
+        // Chunks that fill neither their plan nor a tile, behind other tokens and at the start.
+        changed(
+            prefill("prefill, 8 heads", &config(&[Gdn, Attention], 8, 130), 64, 45, 70)?,
+            add_bfloat_product,
+        )?,
+        prefill("prefill, 4 heads", &config(&[Attention], 4, 130), 32, 9, 0)?,
+        prefill("prefill, 2 heads", &config(&[Attention], 2, 130), 32, 32, 3)?,
+        prefill("prefill, 1 head", &config(&[Attention], 1, 130), 32, 17, 100)?,
     ])
 }
 

@@ -92,10 +92,26 @@ const SIMDGROUPS: usize = 4;
 const FAMILIES: [(&str, &str); 4] =
     [("project_norm_", "rows"), ("project_add_", "rows"), ("moe_gate_up_", "width"), ("moe_down_", "hidden")];
 
+/// Kernels that differ only in how many tokens a tile has.
+const TILES: [&str; 3] = ["gemm_", "gemm_add_", "gemm_bfloat_"];
+
 /// The op, and the same with the other kernels of its family: routes choose them for other sizes, but they must give the
 /// same result for these.
 pub(super) fn variants(op: &Op) -> Vec<Op> {
     let mut out = vec![op.clone()];
+    for family in TILES {
+        let number = |kernel: &str| kernel.strip_prefix(family)?.parse::<u32>().ok().filter(|&n| n > 0);
+        let (Some(tile), Ok(manifest)) = (number(&op.kernel), kernels::manifest()) else { continue };
+        for kernel in manifest.kernels.iter().filter(|k| k.name != op.kernel) {
+            let Some(other_tile) = number(&kernel.name) else { continue };
+            let mut other = op.clone();
+            other.kernel.clone_from(&kernel.name);
+            other.label = format!("{}, as {}", op.label, kernel.name);
+            other.grid[1] = (op.grid[1] * tile).div_ceil(other_tile);
+            out.push(other);
+        }
+        return out;
+    }
     let Some((family, field)) = FAMILIES.iter().find(|f| op.kernel.starts_with(f.0)) else { return out };
     let Ok(manifest) = kernels::manifest() else { return out };
     for kernel in &manifest.kernels {

@@ -136,12 +136,22 @@ fn kernels(args: &SelftestArgs, report: &mut Report, gpu: &mut dyn GpuDevice) ->
         }
     }
     report.line(&format!("{} of {} kernels are right", results.len() - wrong.len(), results.len()))?;
+    let unplanned = selftest::unplanned()?;
+    if !unplanned.is_empty() {
+        report.line(&format!("not used by any plan, so not checked: {}", unplanned.join(", ")))?;
+    }
     Ok(wrong)
 }
 
 fn speed_text(result: &KernelReport, speed: Option<&Speed>) -> String {
     match speed {
-        Some(s) => format!("{:7.1} GB/s ({:.1} us, {})", s.gb_per_s(), s.seconds * 1e6, s.label),
+        Some(s) => {
+            let speed = match s.gflop_per_s() {
+                Some(n) => format!("{n:7.0} GFLOP/s"),
+                None => format!("{:7.1} GB/s", s.gb_per_s()),
+            };
+            format!("{speed} ({:.1} us, {})", s.seconds * 1e6, s.label)
+        }
         // One dispatch with the way to the device and back: tells a hang from a crawl, not more.
         None => format!("{:7.2} ms, {} runs", result.seconds * 1e3, result.runs),
     }
