@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(found.len(), 1, "{kernel}");
             plan.ops[found[0]].clone()
         };
-        for kernel in ["embed", "gdn_step", "attention_combine", "argmax_blocks", "argmax_final"] {
+        for kernel in ["embed", "gdn_step", "attention_combine", "argmax_blocks"] {
             op(decode, kernel);
         }
         // The output projection: 248,320 rows of 2,048 in 4 bits and their scales.
