@@ -84,9 +84,9 @@ impl Sink for FileSink {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let before = self.file.metadata()?.len();
         let written = self.file.write_all(line).and_then(|()| self.file.sync_data());
-        written.or_else(|error| match self.file.set_len(before).and_then(|()| self.file.sync_data()) {
-            Ok(()) => Err(error),
-            Err(_) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        written.map_err(|error| match self.file.set_len(before).and_then(|()| self.file.sync_data()) {
+            Ok(()) => error,
+            Err(_) => io::Error::new(io::ErrorKind::InvalidData, error),
         })
     }
 }

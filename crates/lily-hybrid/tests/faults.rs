@@ -142,7 +142,7 @@ async fn random_requests_with_faults() {
     let policy = "layer2_timeout_ms = 60000\nsession_minutes = 1\nlayer2_max_items = 512";
     let with = |proposer: Arc<dyn Proposer>, policy: &str| {
         Arc::new(Gate::new(GateConfig {
-            recogniser: Planted::new(),
+            recogniser: Planted::shared(),
             proposer: Some(proposer),
             policy: Policy::parse(policy, None).unwrap(),
             install_key: [3; 32],

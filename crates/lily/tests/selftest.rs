@@ -18,7 +18,9 @@ fn every_kernel_and_the_model_pass_and_the_report_says_so() {
     }
     assert!(output.status.success(), "{}\n{text}", stderr(&output));
     assert_eq!(stdout(&output), text);
-    for part in ["device", "soft: kernels compiled for the CPU", "lily-mini on soft: ok, ", "everything is right"] {
+    for part in
+        ["device", "soft: kernels compiled for the CPU", "lily-mini on soft: ok, ", "everything is right"]
+    {
         assert!(text.contains(part), "no {part:?} in:\n{text}");
     }
     // A line a kernel, with its error.

@@ -96,7 +96,7 @@ impl Matcher {
                     }
                 }
                 Step::Found { length, index } => {
-                    let end = self.held.drain(..length).last().map(|u| u.c);
+                    let end = self.held.drain(..length).next_back().map(|u| u.c);
                     self.before = end;
                     self.passed.clear();
                     self.restored += 1;

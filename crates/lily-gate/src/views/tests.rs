@@ -2,10 +2,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn paths(request: &Value) -> Vec<String> {
-    fields(request).unwrap().into_iter().map(|f| f.path).collect()
-}
-
 fn refused(request: Value) -> Refusal {
     fields(&request).unwrap_err()
 }

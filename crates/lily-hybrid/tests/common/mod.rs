@@ -142,7 +142,7 @@ pub fn answer_json(status: u16, body: &Value) -> Vec<u8> {
 pub struct Planted(Detector);
 
 impl Planted {
-    pub fn new() -> Arc<dyn Recognise> {
+    pub fn shared() -> Arc<dyn Recognise> {
         Arc::new(Self(Detector::new(DetectorConfig::default()).unwrap()))
     }
 }
@@ -188,7 +188,7 @@ impl Planted {
 
 pub fn gate_with(policy: &str, proposer: Option<ScriptedProposer>) -> Arc<Gate> {
     Arc::new(Gate::new(GateConfig {
-        recogniser: Planted::new(),
+        recogniser: Planted::shared(),
         proposer: proposer.map(|p| Arc::new(p) as Arc<dyn Proposer>),
         policy: Policy::parse(policy, None).unwrap(),
         install_key: [3; 32],
