@@ -1,0 +1,85 @@
+"""Positives for secrets from the rules of another scanner: `python secrets.py RULES.toml --seed 3 > secrets.jsonl`.
+
+RULES.toml is a gitleaks configuration, given by its path (it is not part of this repository). For each rule a few strings that match
+its regular expression are drawn at random and put into lines of code, configuration and prose. Strings that look like no secret are
+left out as the scanner itself would (its entropy floor). A line is `{"text", "spans", "kind"}` for `lily gate eval`.
+"""
+
+import argparse
+import collections
+import json
+import math
+import random
+import re
+import sys
+import tomllib
+
+import rstr
+
+FRAMES = ["{}\n", "config:\n  {}\n", "# deploy notes\n{}\nend\n", "export X=1\n{}\n", "log: using {} now\n"]
+
+
+def entropy(text):
+    counts = collections.Counter(text)
+    return -sum(c / len(text) * math.log2(c / len(text)) for c in counts.values()) if text else 0
+
+
+def split_long(match):
+    """`[a-z]{186}` as `[a-z]{100}[a-z]{86}`."""
+    kind, count = match.group(1), int(match.group(2))
+    return "".join(f"{kind}{{{min(100, count - done)}}}" for done in range(0, count, 100))
+
+
+def simplify(pattern):
+    """Parts that only say what stands before and after a secret, in a form that draws ordinary text."""
+    pattern = pattern.replace(r"[\w.-]{0,50}?", "").replace(r"(?:[ \t\w.-]{0,20})", "(?:_key|_token|_secret|_api_key)")
+    pattern = pattern.replace("[\\s'\"]{0,3}", "").replace(r"(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)", "(?:=|: | = |: )")
+    pattern = pattern.replace("[\\x60'\"\\s=]{0,5}", "\"").replace("(?:[\\x60'\"\\s;]|\\\\[nr]|$)", "\"")
+    pattern = pattern.replace("[[:alnum:]]", "[a-zA-Z0-9]").replace(r"\s*", " ").replace("\\-.", "-")
+    # The drawing library stops at 100 repetitions.
+    pattern = re.sub(r"(\[[^\]]+\]|\\w)\{(\d{3,})(?:,\d*)?\}", split_long, pattern)
+    return re.sub(r"\(\?-?i(?::|\))", lambda m: "(?:" if m.group().endswith(":") else "", pattern).replace(r"\z", "$")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rules")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--each", type=int, default=10)
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    draw = rstr.Rstr(rng)
+    with open(arguments.rules, "rb") as file:
+        rules = tomllib.load(file)["rules"]
+    skipped = []
+    for rule in rules:
+        pattern = rule.get("regex")
+        if not pattern or rule["id"] in ("generic-api-key", "kubernetes-secret-yaml", "curl-auth-header", "curl-auth-user"):
+            skipped.append(rule["id"])
+            continue
+        flagged = pattern.startswith("(?i)")
+        try:
+            simple = simplify(pattern)
+            compiled = re.compile(simple, re.IGNORECASE if flagged else 0)
+            for _ in range(arguments.each):
+                for _ in range(50):
+                    text = draw.xeger(simple).replace('""', '"')
+                    match = compiled.search(text)
+                    groups = [g for g in match.groups() if g] if match else []
+                    secret = max(groups, key=len, default="")
+                    # A group may be a small part of what is secret.
+                    secret = secret if 3 * len(secret) > len(text) or len(secret) >= 14 else text
+                    secret = secret.strip("\"'` ;")
+                    if entropy(secret) >= rule.get("entropy", 2) and "\n" not in secret.strip() or "PRIVATE" in secret:
+                        break
+                text = rng.choice(FRAMES).replace("{}", text)
+                start = text.index(secret)
+                span = {"start": start, "end": start + len(secret), "label": "SECRET"}
+                print(json.dumps({"text": text, "spans": [span], "kind": rule["id"]}))
+        except (re.error, ValueError, KeyError, IndexError) as error:
+            skipped.append(f"{rule['id']} ({error})")
+    print("skipped:", ", ".join(skipped), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
