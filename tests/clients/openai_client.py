@@ -6,7 +6,8 @@
 
 Starts `lily serve` on a free port with the embedded lily-mini (or talks to `--url`), then checks, each with right
 answers: 30 requests in sequence (plain and streamed in turn), 8 in parallel, streaming token by token, thinking,
-tools, log-probabilities, stop strings, errors, `curl -N`, and the time until the engine is free after a client was
+tools (chosen, forced, streamed), structured outputs through pydantic, the responses API, completions,
+log-probabilities, stop strings, errors, `curl -N`, and the time until the engine is free after a client was
 killed in the middle of a stream. Prints what it measured; exits 1 when anything is wrong.
 """
 
@@ -21,8 +22,10 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import openai
+import pydantic
 
 MODEL = "lily-mini"
 
@@ -177,12 +180,154 @@ def errors(client: openai.OpenAI, failures: Failures):
             failures.check(error.param == param, f"{fields}: {error}")
 
     refused(openai.BadRequestError, "temperature", temperature=9)
-    refused(openai.BadRequestError, "n", n=3)
-    refused(openai.BadRequestError, "response_format", response_format={"type": "json_object"})
+    refused(openai.BadRequestError, "n", n=99)
+    refused(openai.BadRequestError, "response_format.type", response_format={"type": "xml"})
+    refused(openai.BadRequestError, "web_search_options", web_search_options={})
     refused(openai.BadRequestError, "frobnicate", extra_body={"frobnicate": 1})
     refused(openai.BadRequestError, "messages", max_tokens=10**7)
     refused(openai.NotFoundError, "model", model="gpt-4o")
     print("errors: the package raises its own types, with the parameter's name")
+
+
+class Entry(pydantic.BaseModel):
+    """What structured answers are parsed into."""
+
+    word: str
+    part_of_speech: Literal["noun", "verb", "adjective", "adverb"]
+    known: bool
+    senses: list[str] = pydantic.Field(max_length=3)
+
+
+def structured(client: openai.OpenAI, failures: Failures):
+    for thinking in (False, True):
+        extra = {"enable_thinking": thinking}
+        answer = client.chat.completions.parse(
+            model=MODEL, messages=ask("heron"), response_format=Entry, temperature=1, extra_body=extra, max_tokens=3000
+        )
+        entry = answer.choices[0].message.parsed
+        failures.check(isinstance(entry, Entry), f"parsed: {answer.choices[0]}")
+        thought = getattr(answer.choices[0].message, "reasoning_content", None)
+        failures.check(bool(thought) == thinking, f"thinking {thinking}: {thought!r}")
+        parsed = client.responses.parse(
+            model=MODEL, input="define heron", text_format=Entry, temperature=1, extra_body=extra, max_output_tokens=3000
+        )
+        failures.check(isinstance(parsed.output_parsed, Entry), f"responses.parse: {parsed.output}")
+    with client.chat.completions.stream(model=MODEL, messages=ask("heron"), response_format=Entry, max_tokens=3000) as stream:
+        for _ in stream:
+            pass
+        failures.check(isinstance(stream.get_final_completion().choices[0].message.parsed, Entry), "streamed parse")
+    answer = client.chat.completions.create(
+        model=MODEL, messages=ask("heron"), extra_body={"guided_choice": ["bird", "fish"]}, temperature=1
+    )
+    failures.check(answer.choices[0].message.content in ("bird", "fish"), f"choice: {answer.choices[0].message.content}")
+    print("structured outputs via pydantic: chat, streamed chat, responses, with and without thinking")
+
+
+def forced_tools(client: openai.OpenAI, failures: Failures):
+    other = {"type": "function", "function": {"name": "other_tool", "strict": True, "parameters": {
+        "type": "object", "properties": {"n": {"type": "integer"}, "unit": {"enum": ["a", "b"]}},
+        "required": ["n", "unit"], "additionalProperties": False}}}
+    for choice, names in [("required", ("lookup_word", "other_tool")),
+                          ({"type": "function", "function": {"name": "other_tool"}}, ("other_tool",))]:
+        for parallel in (True, False):
+            answer = client.chat.completions.create(
+                model=MODEL, messages=ask("heron"), tools=[LOOKUP, other], tool_choice=choice, temperature=1.5,
+                parallel_tool_calls=parallel, max_tokens=3000,
+            ).choices[0]
+            calls = answer.message.tool_calls or []
+            failures.check(answer.finish_reason == "tool_calls" and calls, f"{choice}: {answer}")
+            failures.check(parallel or len(calls) == 1, f"one call: {calls}")
+            for call in calls:
+                arguments = json.loads(call.function.arguments)
+                failures.check(call.function.name in names, f"{choice}: {call}")
+                if call.function.name == "other_tool":
+                    good = isinstance(arguments["n"], int) and arguments["unit"] in ("a", "b")
+                    failures.check(good, f"arguments: {call}")
+    answer = client.chat.completions.create(model=MODEL, messages=ask("heron"), tools=[LOOKUP], tool_choice="none")
+    failures.check(not answer.choices[0].message.tool_calls, f"none: {answer.choices[0]}")
+    print("tool_choice required, named and none; strict arguments")
+
+
+def conversation(client: openai.OpenAI, failures: Failures):
+    """Streamed tool calls, and that a tool conversation reuses what was computed."""
+    messages, shares = ask("heron"), []
+    for word in ("heron", "river", "piano"):
+        arguments, name, call_id, usage = "", None, None, None
+        stream = client.chat.completions.create(
+            model=MODEL, messages=messages, tools=[LOOKUP], stream=True, stream_options={"include_usage": True},
+            extra_body={"enable_thinking": False}, temperature=0,
+        )
+        for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                for call in choice.delta.tool_calls or []:
+                    name, call_id = call.function.name or name, call.id or call_id
+                    arguments += call.function.arguments or ""
+        failures.check(name == "lookup_word" and json.loads(arguments or "null") == {"word": word}, f"{name}({arguments})")
+        details = usage.prompt_tokens_details
+        shares.append((usage.prompt_tokens, details.cached_tokens))
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}]},
+            {"role": "tool", "tool_call_id": call_id, "content": f"{word}: a word."},
+        ]
+        answer = client.chat.completions.create(
+            model=MODEL, messages=messages, tools=[LOOKUP], temperature=0, extra_body={"enable_thinking": False}
+        )
+        usage = answer.usage
+        shares.append((usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens))
+        following = {"heron": "river", "river": "piano", "piano": None}[word]
+        if following:
+            messages += [{"role": "assistant", "content": answer.choices[0].message.content}, *ask(following)]
+    print("tool conversation, (prompt, cached) tokens a request: " + ", ".join(f"{p}/{c}" for p, c in shares))
+    # The request after a call begins with all that was computed for the call.
+    failures.check(all(cached > 0 for _, cached in shares[1::2]), f"cached after calls: {shares}")
+
+
+def responses_api(client: openai.OpenAI, failures: Failures):
+    answer = client.responses.create(model=MODEL, input="define heron", temperature=0)
+    failures.check("bird" in answer.output_text and answer.status == "completed", f"responses: {answer}")
+    whole, text, kinds = answer.output_text, "", []
+    with client.responses.stream(model=MODEL, input="define heron", temperature=0) as stream:
+        for event in stream:
+            kinds.append(event.type)
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        final = stream.get_final_response()
+    failures.check(text == whole == final.output_text, f"streamed {text!r}, whole {whole!r}")
+    failures.check(kinds[0] == "response.created" and kinds[-1] == "response.completed", f"events: {kinds}")
+    answer = client.responses.create(model=MODEL, input="define heron", reasoning={"effort": "low"})
+    failures.check([i.type for i in answer.output] == ["reasoning", "message"], f"reasoning: {answer.output}")
+    tool = {"type": "function", "name": "lookup_word", "description": LOOKUP["function"]["description"],
+            "parameters": LOOKUP["function"]["parameters"], "strict": False}
+    history = [{"role": "user", "content": "define heron"}]
+    answer = client.responses.create(model=MODEL, input=history, tools=[tool], temperature=0)
+    call = next((i for i in answer.output if i.type == "function_call"), None)
+    failures.check(call and json.loads(call.arguments) == {"word": "heron"}, f"responses call: {answer.output}")
+    if call:
+        history += [*[i.model_dump(exclude_none=True) for i in answer.output],
+                    {"type": "function_call_output", "call_id": call.call_id, "output": "heron: a wading bird."}]
+        answer = client.responses.create(model=MODEL, input=history, tools=[tool], temperature=0)
+        failures.check("bird" in answer.output_text, f"after the call: {answer.output}")
+        failures.check(answer.usage.input_tokens_details.cached_tokens > 0, f"cached: {answer.usage}")
+    try:
+        client.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
+        failures.check(False, "previous_response_id was accepted")
+    except openai.BadRequestError as error:
+        failures.check(error.param == "previous_response_id", f"{error}")
+    print("responses: whole, streamed, reasoning, tools")
+
+
+def more(client: openai.OpenAI, failures: Failures):
+    answer = client.chat.completions.create(model=MODEL, messages=ask("heron"), n=3, temperature=1, seed=5)
+    failures.check([c.index for c in answer.choices] == [0, 1, 2], f"n: {answer.choices}")
+    answer = client.completions.create(model=MODEL, prompt="heron", max_tokens=5, logprobs=2, temperature=0)
+    choice = answer.choices[0]
+    failures.check(len(choice.logprobs.tokens) == 5 and "".join(choice.logprobs.tokens) == choice.text, f"{choice}")
+    text = "".join(c.choices[0].text for c in client.completions.create(
+        model=MODEL, prompt="heron", max_tokens=5, temperature=0, stream=True) if c.choices)
+    failures.check(text == choice.text, f"completions streamed: {text!r}, whole {choice.text!r}")
+    print("n, completions with log-probabilities: checked")
 
 
 def eos_bias(lily: str) -> dict[str, int]:
@@ -275,6 +420,11 @@ def main() -> int:
         first_chunk(client, failures)
         features(client, failures)
         errors(client, failures)
+        structured(client, failures)
+        forced_tools(client, failures)
+        conversation(client, failures)
+        responses_api(client, failures)
+        more(client, failures)
         curl(url, args.lily, failures)
     print("all right" if not failures.list else f"{len(failures.list)} WRONG")
     return 1 if failures.list else 0

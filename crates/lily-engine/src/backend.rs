@@ -94,6 +94,9 @@ pub enum BackendError {
         /// Ours.
         expected: String,
     },
+    /// Not the device's doing: the request's constraint (a grammar) cannot go on.
+    #[error("the constraint on the output cannot be followed: {0}")]
+    Constraint(crate::constraint::ConstraintError),
     /// The model computed a value that is not finite.
     #[error("the model produced a non-finite value at position {position}; the request was stopped")]
     NonFinite {

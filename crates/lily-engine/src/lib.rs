@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod cache;
+pub mod constraint;
 pub mod engine;
 pub mod eval;
 pub mod figures;
@@ -15,6 +16,7 @@ pub use backend::{
     gpu::GpuBackend, reference::ReferenceBackend,
 };
 pub use cache::{CacheFigures, CacheOptions, CacheOutcome, CheckpointKind, DiskError, Mark};
+pub use constraint::{Constraint, ConstraintError, ConstraintHandle, TokenMask};
 pub use engine::{Engine, EngineOptions};
 pub use eval::{EvalError, Evaluation, evaluate};
 pub use figures::EngineFigures;

@@ -11,6 +11,7 @@ use std::{
 use crate::{
     backend::BackendError,
     cache::{CacheOutcome, Mark},
+    constraint::ConstraintHandle,
 };
 
 /// How the next token is chosen. `temperature == 0` is greedy.
@@ -74,6 +75,8 @@ pub struct GenerateRequest {
     /// Places in the prompt where later prompts are likely to part from it; in any order. Empty: a little before its
     /// end.
     pub marks: Vec<Mark>,
+    /// Which tokens may come next: a grammar, a thinking budget. A request that is sent again needs a fresh one.
+    pub constraint: Option<ConstraintHandle>,
 }
 
 /// Stops a generation from any thread, at any stage.

@@ -10,7 +10,10 @@ pub mod select;
 
 use penalties::History;
 
-use crate::request::{SamplingParams, TokenLogprobs};
+use crate::{
+    constraint::{ConstraintError, ConstraintHandle, TokenMask},
+    request::{SamplingParams, TokenLogprobs},
+};
 
 /// Tokens whose weight relative to the most likely one is below `exp(-60)` are left out of sets and draws: all of a
 /// 248,320-token vocabulary together weigh less than 2.2e-21 there, far below the 2^-53 steps of a draw.
@@ -20,7 +23,7 @@ const NEGLIGIBLE: f64 = -60.0;
 const FEW: usize = 256;
 
 /// Why no token could be chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     /// A logit is NaN or infinite.
     #[error("the logits hold a value that is not finite")]
@@ -33,6 +36,9 @@ pub enum SampleError {
         /// Ids that may be sampled.
         expected: usize,
     },
+    /// The constraint failed or allows no token.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
 }
 
 /// A chosen token.
@@ -92,7 +98,35 @@ impl Sampler {
 
     /// Chooses a token from `logits` (`[vocab]`) and notes it as generated.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled, SampleError> {
-        let id = if self.params.temperature == 0.0 { self.greedy(logits)? } else { self.draw(logits)? };
+        self.sample_masked(logits, None)
+    }
+
+    /// [`sample`](Self::sample) among the tokens that `constraint` allows, which is told what was chosen.
+    pub fn sample_within(
+        &mut self,
+        logits: &[f32],
+        constraint: Option<&ConstraintHandle>,
+    ) -> Result<Sampled, SampleError> {
+        let Some(constraint) = constraint else { return self.sample_masked(logits, None) };
+        constraint.with(|constraint| {
+            let sampled = self.sample_masked(logits, constraint.mask()?)?;
+            constraint.accept(sampled.id)?;
+            Ok(sampled)
+        })
+    }
+
+    /// [`sample`](Self::sample) among the tokens in `mask`. What is not in it is out before temperature, top-k, top-p
+    /// and min-p, so that these choose among tokens that may come; log-probabilities stay the model's raw ones.
+    pub fn sample_masked(
+        &mut self,
+        logits: &[f32],
+        mask: Option<&TokenMask>,
+    ) -> Result<Sampled, SampleError> {
+        let id = if self.params.temperature == 0.0 {
+            self.greedy(logits, mask)?
+        } else {
+            self.draw(logits, mask)?
+        };
         let logprobs = self.logprobs.map(|n| self.raw_logprobs(logits, id, n));
         self.drawn += 1;
         if penalties::looks_at_history(&self.params) {
@@ -105,19 +139,19 @@ impl Sampler {
     /// At temperature 0 this is the arg-max alone.
     pub fn distribution(&mut self, logits: &[f32]) -> Result<&[Candidate], SampleError> {
         if self.params.temperature == 0.0 {
-            let id = self.greedy(logits)?;
+            let id = self.greedy(logits, None)?;
             self.candidates.clear();
             self.candidates.push(Candidate { id, logit: logits[id as usize], weight: 1.0 });
         } else {
-            self.truncate(logits)?;
+            self.truncate(logits, None)?;
         }
         Ok(&self.candidates)
     }
 
-    fn greedy(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+    fn greedy(&mut self, logits: &[f32], mask: Option<&TokenMask>) -> Result<u32, SampleError> {
         self.check(logits)?;
-        let best = if penalties::any(&self.params) {
-            self.adjust(logits)?;
+        let best = if mask.is_some() || penalties::any(&self.params) {
+            self.adjust(logits, mask)?;
             select::argmax(&self.adjusted)
         } else {
             select::argmax(&logits[..self.valid_vocab])
@@ -125,8 +159,8 @@ impl Sampler {
         best.map(|i| i as u32).ok_or(SampleError::NonFinite)
     }
 
-    fn draw(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
-        self.truncate(logits)?;
+    fn draw(&mut self, logits: &[f32], mask: Option<&TokenMask>) -> Result<u32, SampleError> {
+        self.truncate(logits, mask)?;
         let total: f64 = self.candidates.iter().map(|c| c.weight).sum();
         let mut left = rng::uniform(self.params.seed, self.drawn) * total;
         for c in &self.candidates {
@@ -148,22 +182,31 @@ impl Sampler {
         if select::all_finite(&logits[self.valid_vocab..]) { Ok(()) } else { Err(SampleError::NonFinite) }
     }
 
-    /// Fills `adjusted` with the valid logits after bias and penalties.
-    fn adjust(&mut self, logits: &[f32]) -> Result<(), SampleError> {
+    /// Fills `adjusted` with the valid logits after bias, penalties and mask.
+    fn adjust(&mut self, logits: &[f32], mask: Option<&TokenMask>) -> Result<(), SampleError> {
         if !select::all_finite(&logits[..self.valid_vocab]) {
             return Err(SampleError::NonFinite);
         }
         self.adjusted.clear();
         self.adjusted.extend_from_slice(&logits[..self.valid_vocab]);
         penalties::apply(&self.params, &self.history, &mut self.adjusted);
+        if let Some(mask) = mask {
+            mask.apply(&mut self.adjusted);
+            // Real logits are far above the value that stands for "not allowed".
+            if self.adjusted.iter().all(|&logit| logit == f32::MIN) {
+                return Err(
+                    ConstraintError("the constraint allows no token of the vocabulary".to_string()).into()
+                );
+            }
+        }
         Ok(())
     }
 
     /// Fills `candidates`.
-    fn truncate(&mut self, logits: &[f32]) -> Result<(), SampleError> {
+    fn truncate(&mut self, logits: &[f32], mask: Option<&TokenMask>) -> Result<(), SampleError> {
         self.check(logits)?;
-        let values = if penalties::any(&self.params) {
-            self.adjust(logits)?;
+        let values = if mask.is_some() || penalties::any(&self.params) {
+            self.adjust(logits, mask)?;
             &self.adjusted
         } else {
             &logits[..self.valid_vocab]
@@ -185,6 +228,10 @@ impl Sampler {
                 let z = scaled(logit);
                 (z >= NEGLIGIBLE).then(|| Candidate { id: id as u32, logit, weight: z.exp() })
             }));
+        }
+        if let Some(mask) = mask {
+            // top-k may have had to take some that are not allowed, to be `k`.
+            candidates.retain(|c| mask.contains(c.id));
         }
         if self.params.top_p < 1.0 {
             let needed = self.params.top_p as f64 * weight(candidates);

@@ -95,6 +95,7 @@ mod tests {
             logprobs: None,
             deadline: None,
             marks: Vec::new(),
+            constraint: None,
         }
     }
 

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::SystemTime};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{CloudMode, ServerConfig, chat::RequestContext, error::ApiError, generate::TextEngine};
+use crate::{
+    CloudMode, ServerConfig, chat::RequestContext, error::ApiError, generate::TextEngine, metrics::Metrics,
+    replay::Replays,
+};
 
 /// A place in the server; held from before a request's body is read until its answer is over.
 pub(crate) type Permit = OwnedSemaphorePermit;
@@ -19,6 +22,8 @@ pub(crate) struct App {
     pub(crate) created: u64,
     /// The gate and the models behind it; none unless configured.
     pub(crate) cloud: Option<CloudMode>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) replays: Arc<Replays>,
     admission: Arc<Semaphore>,
     places: usize,
 }
@@ -43,6 +48,8 @@ impl App {
             config: Arc::new(config),
             context: Arc::new(context),
             created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            metrics: Arc::default(),
+            replays: Arc::default(),
             admission: Arc::new(Semaphore::new(places)),
             places,
         }

@@ -83,6 +83,42 @@ impl ApiError {
         }
     }
 
+    /// Anthropic's error body. The field at fault is in the message.
+    pub fn to_anthropic(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_client_error() => "invalid_request_error",
+            _ => "api_error",
+        };
+        let message = match &self.param {
+            Some(param) if !self.message.contains(param.as_str()) => format!("{param}: {}", self.message),
+            _ => self.message.clone(),
+        };
+        json!({"type": "error", "error": {"type": kind, "message": message}})
+    }
+
+    /// The response with Anthropic's body.
+    pub fn into_anthropic(self) -> Response {
+        let body = self.to_anthropic();
+        self.respond(body)
+    }
+
+    fn respond(self, body: Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+
     /// OpenAI's error body.
     pub fn to_json(&self) -> Value {
         json!({"error": {
@@ -123,6 +159,11 @@ impl From<EngineError> for ApiError {
                 retry_after: Some(RETRY_AFTER_SECONDS),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
             },
+            // The grammar asked for more than its limits allow: the request's doing, not the server's.
+            EngineError::Backend(BackendError::Constraint(_)) => Self {
+                code: Some("constraint_failed"),
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request_error", message)
+            },
             EngineError::Backend(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
         }
     }
@@ -130,13 +171,7 @@ impl From<EngineError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.to_json())).into_response();
-        if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
+        let body = self.to_json();
+        self.respond(body)
     }
 }

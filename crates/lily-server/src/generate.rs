@@ -6,19 +6,23 @@
 //! All of it after the engine runs inside the engine's sink, on the engine thread: some microseconds a token, and a
 //! stop string ends the generation at the very token that completed it.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use lily_engine::{
-    CancelFlag, Engine, EngineError, Event, FinishReason, GenerateRequest, SamplingParams, Stats,
-    TokenLogprobs,
+    CancelFlag, ConstraintHandle, Engine, EngineError, Event, GenerateRequest, SamplingParams, Stats,
 };
 use lily_text::{
-    ChatTemplate, Detokenizer, Piece, ReasoningSplitter, RenderRequest, StopMatcher, TextError, TextModel,
-    Tokenizer, prompt_starts_in_reasoning,
+    ChatTemplate, RenderRequest, Replay, TextError, TextModel, Tokenizer, ToolSet, prompt_starts_in_reasoning,
 };
 
-use crate::marks;
-use crate::tools::{Span, ToolCall, ToolScanner, ToolSet};
+use crate::{
+    decode::Decoder,
+    grammar::{GrammarError, Grammars},
+    marks,
+};
 
 /// A prompt ready for the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +50,10 @@ pub struct GenerateOptions {
     pub max_tool_calls: Option<usize>,
     /// Give up after this moment.
     pub deadline: Option<Instant>,
+    /// Which tokens may come next.
+    pub constraint: Option<ConstraintHandle>,
+    /// Everything the model writes is content: no reasoning, no calls.
+    pub raw: bool,
 }
 
 /// A stretch of what the model said.
@@ -55,8 +63,56 @@ pub enum Delta {
     Content(String),
     /// The thinking before it.
     Reasoning(String),
-    /// A whole call of a declared function.
-    ToolCall(ToolCall),
+    /// A call of a declared function begins.
+    CallStart {
+        /// Place among the answer's calls, from 0.
+        index: usize,
+        /// Its id, new for every call.
+        id: String,
+        /// The function.
+        name: String,
+    },
+    /// More of a call's arguments: JSON text, an object when joined.
+    CallArguments {
+        /// The call.
+        index: usize,
+        /// The piece.
+        json: String,
+    },
+    /// A call is whole.
+    CallEnd {
+        /// The call.
+        index: usize,
+    },
+    /// A call that began will not be whole: what the model wrote of it follows as content.
+    CallBroken {
+        /// The call.
+        index: usize,
+    },
+}
+
+/// A turn that ended in calls, as the model wrote it: what a client sends back is rendered as this, byte for byte.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Turn {
+    /// Everything the model wrote.
+    pub written: String,
+    /// The reasoning in it.
+    pub reasoning: String,
+    /// The text in it.
+    pub content: String,
+    /// The calls in it.
+    pub calls: Vec<TurnCall>,
+}
+
+/// A call as the client was told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnCall {
+    /// Its id.
+    pub id: String,
+    /// The function.
+    pub name: String,
+    /// A JSON object, as text.
+    pub arguments: String,
 }
 
 /// A token with its log-probability, as text and as bytes (a token may be part of a character).
@@ -118,6 +174,8 @@ pub struct Outcome {
     pub stats: Stats,
     /// Tokens spent on reasoning, of `stats.completion_tokens`.
     pub reasoning_tokens: usize,
+    /// The turn as it was written, when it ended in calls.
+    pub turn: Option<Box<Turn>>,
 }
 
 /// What a generation tells its caller, in order: any number of `Prefill`, any number of `Output`, then one
@@ -146,13 +204,38 @@ pub struct TextEngine {
     text: Arc<TextModel>,
     sampling: Arc<SamplingParams>,
     stop_tokens: Arc<[u32]>,
+    grammars: Arc<OnceLock<Result<Arc<Grammars>, GrammarError>>>,
 }
 
 impl TextEngine {
     /// Joins an engine with its model's tokenizer and template. `sampling` are the checkpoint's defaults,
     /// `stop_tokens` the ids that end a turn.
     pub fn new(engine: Engine, text: TextModel, sampling: SamplingParams, stop_tokens: Vec<u32>) -> Self {
-        Self { engine, text: Arc::new(text), sampling: Arc::new(sampling), stop_tokens: stop_tokens.into() }
+        Self {
+            engine,
+            text: Arc::new(text),
+            sampling: Arc::new(sampling),
+            stop_tokens: stop_tokens.into(),
+            grammars: Arc::default(),
+        }
+    }
+
+    /// What grammars are compiled against. Made at the first call, which takes about half a second for a vocabulary
+    /// of 248,320; call it from a thread that may block.
+    pub fn grammars(&self) -> Result<Arc<Grammars>, GrammarError> {
+        let make = || Grammars::new(self.tokenizer(), self.vocab(), &self.stop_tokens).map(Arc::new);
+        self.grammars.get_or_init(make).clone()
+    }
+
+    /// Masks computed for grammars, microseconds they took together, the longest one, and microseconds the engine
+    /// waited for them.
+    pub fn mask_times(&self) -> [u64; 4] {
+        self.grammars.get().and_then(|g| g.as_ref().ok()).map_or([0; 4], |g| g.times().figures())
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.text.tokenizer
     }
 
     /// The engine below.
@@ -177,7 +260,12 @@ impl TextEngine {
 
     /// Normalises and renders messages through the checkpoint's chat template.
     pub fn prompt(&self, request: &RenderRequest) -> Result<Prompt, TextError> {
-        let (text, ids) = self.text.render_ids(request, true)?;
+        self.prompt_replaying(request, &[])
+    }
+
+    /// [`prompt`](Self::prompt), with turns of the assistant written as the model wrote them.
+    pub fn prompt_replaying(&self, request: &RenderRequest, replays: &[Replay]) -> Result<Prompt, TextError> {
+        let (text, ids) = self.text.render_ids_replaying(request, replays)?;
         Ok(Prompt { text, ids })
     }
 
@@ -191,7 +279,8 @@ impl TextEngine {
         mut sink: impl FnMut(Update) -> bool + Send + 'static,
     ) -> Result<(), EngineError> {
         let tokenizer = self.text.tokenizer.clone();
-        let mut decoder = Decoder::new(tokenizer.clone(), &options, prompt_starts_in_reasoning(&prompt.text));
+        let in_reasoning = prompt_starts_in_reasoning(&prompt.text);
+        let mut decoder = Decoder::new(tokenizer.clone(), &options, in_reasoning);
         let request = GenerateRequest {
             marks: marks::marks(&tokenizer, &prompt.ids),
             prompt: prompt.ids,
@@ -200,204 +289,27 @@ impl TextEngine {
             stop_tokens: self.stop_tokens.to_vec(),
             logprobs: options.logprobs,
             deadline: options.deadline,
+            constraint: options.constraint,
         };
         let handle = move |event| match event {
             Event::Prefill { done, total } => sink(Update::Prefill { done, total }),
             Event::Token { id, logprobs } => {
                 let output = decoder.token(id, logprobs);
                 let wanted = output.is_empty() || sink(Update::Output(output));
-                wanted && decoder.finish.is_none()
+                wanted && !decoder.is_finished()
             }
             Event::Finished { reason, stats } => {
-                let output = decoder.end();
+                let output = decoder.end(reason);
                 if !output.is_empty() {
                     sink(Update::Output(output));
                 }
                 let finish = decoder.finish(reason);
-                sink(Update::Finished(Outcome { finish, stats, reasoning_tokens: decoder.reasoning_tokens }))
+                let turn = decoder.take_turn(&finish);
+                let reasoning_tokens = decoder.reasoning_tokens();
+                sink(Update::Finished(Outcome { finish, stats, reasoning_tokens, turn }))
             }
             Event::Failed(error) => sink(Update::Failed(error)),
         };
         self.engine.submit(request, cancel, Box::new(handle))
-    }
-}
-
-/// Turns a generation's tokens into deltas.
-struct Decoder {
-    tokenizer: Arc<Tokenizer>,
-    /// Taken at the end.
-    detokenizer: Option<Detokenizer>,
-    stops: StopMatcher,
-    splitter: ReasoningSplitter,
-    scanner: Option<ToolScanner>,
-    max_tool_calls: usize,
-    in_reasoning: bool,
-    reasoning_tokens: usize,
-    /// Tokens whose text is not out yet.
-    pending: Vec<TokenLogprob>,
-    /// Set when the text itself ended the generation.
-    finish: Option<Finish>,
-}
-
-impl Decoder {
-    fn new(tokenizer: Arc<Tokenizer>, options: &GenerateOptions, in_reasoning: bool) -> Self {
-        Self {
-            detokenizer: Some(Detokenizer::new(tokenizer.clone(), true)),
-            tokenizer,
-            stops: StopMatcher::new(options.stop.clone()),
-            splitter: ReasoningSplitter::new(in_reasoning),
-            scanner: (!options.tools.is_empty()).then(|| ToolScanner::new(options.tools.clone())),
-            max_tool_calls: options.max_tool_calls.unwrap_or(usize::MAX),
-            in_reasoning,
-            reasoning_tokens: 0,
-            pending: Vec::new(),
-            finish: None,
-        }
-    }
-
-    fn token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Output {
-        if self.finish.is_some() {
-            return Output::default();
-        }
-        self.reasoning_tokens += usize::from(self.in_reasoning);
-        if let Some(logprobs) = logprobs {
-            let entry = TokenLogprob {
-                token: self.token_text(id),
-                logprob: logprobs.logprob,
-                top: logprobs.top.iter().map(|&(id, logprob)| (self.token_text(id), logprob)).collect(),
-            };
-            self.pending.push(entry);
-        }
-        let Some(detokenizer) = &mut self.detokenizer else { return Output::default() };
-        let text = detokenizer.push(id);
-        self.text(&text, false)
-    }
-
-    /// What was held back until the end.
-    fn end(&mut self) -> Output {
-        if self.finish.is_some() {
-            return Output::default();
-        }
-        let text = self.detokenizer.take().map_or_else(String::new, Detokenizer::finish);
-        self.text(&text, true)
-    }
-
-    fn text(&mut self, text: &str, last: bool) -> Output {
-        let outcome = self.stops.push(text);
-        let mut text = outcome.text;
-        let stopped = outcome.stopped.is_some();
-        if let Some(stop) = outcome.stopped {
-            self.finish = Some(Finish::StopString(stop));
-        } else if last {
-            text.push_str(&self.stops.finish());
-        }
-        let mut pieces = self.splitter.push(&text);
-        if last || stopped {
-            pieces.extend(self.splitter.finish());
-        }
-        let mut output = Output::default();
-        let (mut reasoning_bytes, mut content_bytes) = (0, 0);
-        for piece in pieces {
-            match piece {
-                Piece::Reasoning(text) => {
-                    self.in_reasoning = true;
-                    reasoning_bytes += text.len();
-                    push_text(&mut output.deltas, Delta::Reasoning(text));
-                }
-                Piece::Content(text) => {
-                    self.in_reasoning = false;
-                    content_bytes += text.len();
-                    self.content(text, &mut output.deltas);
-                }
-            }
-        }
-        if last || stopped {
-            let spans = self.scanner.as_mut().map(ToolScanner::finish).unwrap_or_default();
-            self.spans(spans, &mut output.deltas);
-        }
-        if content_bytes > 0 {
-            output.content_logprobs = self.take_pending(content_bytes, stopped);
-        }
-        if reasoning_bytes > 0 {
-            output.reasoning_logprobs = self.take_pending(reasoning_bytes, stopped);
-        }
-        if content_bytes > 0 {
-            // What is left made neither: `</think>` and the blanks after it.
-            self.pending.clear();
-        }
-        output
-    }
-
-    fn content(&mut self, text: String, deltas: &mut Vec<Delta>) {
-        match &mut self.scanner {
-            None => push_text(deltas, Delta::Content(text)),
-            Some(scanner) => {
-                let spans = scanner.push(&text);
-                self.spans(spans, deltas);
-            }
-        }
-    }
-
-    fn spans(&mut self, spans: Vec<Span>, deltas: &mut Vec<Delta>) {
-        for span in spans {
-            match span {
-                Span::Text(text) => push_text(deltas, Delta::Content(text)),
-                Span::Call(call) => deltas.push(Delta::ToolCall(call)),
-            }
-            let calls = deltas.iter().filter(|d| matches!(d, Delta::ToolCall(_))).count();
-            if calls > 0 && self.scanner.as_ref().is_some_and(|s| s.calls() >= self.max_tool_calls) {
-                self.finish.get_or_insert(Finish::ToolCalls);
-                break;
-            }
-        }
-    }
-
-    /// The pending tokens that made `bytes` bytes of text: the last ones that are long enough, since tokens before
-    /// them left no text (tags and blanks around them). When a stop string cut the text, its tokens come last
-    /// instead, and the first ones made the text.
-    fn take_pending(&mut self, bytes: usize, cut: bool) -> Vec<TokenLogprob> {
-        let mut covered = 0;
-        let mut enough = |entry: &TokenLogprob| {
-            let more = covered < bytes;
-            covered += entry.token.0.len();
-            more
-        };
-        if cut {
-            let n = self.pending.iter().take_while(|e| enough(e)).count();
-            let taken = self.pending.drain(..n).collect();
-            self.pending.clear();
-            taken
-        } else {
-            let n = self.pending.iter().rev().take_while(|e| enough(e)).count();
-            self.pending.split_off(self.pending.len() - n)
-        }
-    }
-
-    fn token_text(&self, id: u32) -> TokenText {
-        TokenText(self.tokenizer.token_bytes(id).unwrap_or_default())
-    }
-
-    fn finish(&self, reason: FinishReason) -> Finish {
-        if let Some(finish) = &self.finish {
-            return finish.clone();
-        }
-        match reason {
-            FinishReason::Stop if self.scanner.as_ref().is_some_and(|s| s.calls() > 0) => Finish::ToolCalls,
-            FinishReason::Stop => Finish::EndOfTurn,
-            FinishReason::Length => Finish::Length,
-            FinishReason::Cancelled => Finish::Cancelled,
-            FinishReason::Deadline => Finish::Deadline,
-        }
-    }
-}
-
-/// Appends text, joined to the last delta when that is of the same kind.
-fn push_text(deltas: &mut Vec<Delta>, delta: Delta) {
-    match (deltas.last_mut(), delta) {
-        (_, Delta::Content(text) | Delta::Reasoning(text)) if text.is_empty() => {}
-        (Some(Delta::Content(a)), Delta::Content(b)) | (Some(Delta::Reasoning(a)), Delta::Reasoning(b)) => {
-            a.push_str(&b);
-        }
-        (_, delta) => deltas.push(delta),
     }
 }

@@ -19,24 +19,27 @@ use crate::{app::App, error::ApiError, serve::HEADER_BYTES};
 
 /// The middleware.
 pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
-    if let Err(error) = check_size(request.headers()) {
-        return error.into_response();
+    let refused = match allowed(&app, &request) {
+        Ok(()) => return next.run(request).await,
+        Err(error) => error,
+    };
+    // Each API's clients read their own form of errors.
+    if request.uri().path().starts_with("/v1/messages") {
+        refused.into_anthropic()
+    } else {
+        refused.into_response()
     }
-    let host =
-        match check_host(request.version(), request.uri(), request.headers(), &app.config.allowed_hosts) {
-            Ok(host) => host,
-            Err(error) => return error.into_response(),
-        };
-    if let Err(error) = check_origin(request.headers(), host.as_ref()) {
-        return error.into_response();
-    }
+}
+
+fn allowed(app: &App, request: &Request) -> Result<(), ApiError> {
+    check_size(request.headers())?;
+    let host = check_host(request.version(), request.uri(), request.headers(), &app.config.allowed_hosts)?;
+    check_origin(request.headers(), host.as_ref())?;
     // Health tells nothing that a refused connection would not.
-    if request.uri().path() != "/health"
-        && let Err(error) = check_key(request.headers(), app.config.api_key.as_deref())
-    {
-        return error.into_response();
+    if request.uri().path() != "/health" {
+        check_key(request.headers(), app.config.api_key.as_deref())?;
     }
-    next.run(request).await
+    Ok(())
 }
 
 /// The connection's own limit is the size of its buffer, which may have grown beyond this.

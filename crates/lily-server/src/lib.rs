@@ -1,28 +1,43 @@
-//! The OpenAI-compatible HTTP API, and the text-level generation that it shares with the command line.
+//! The HTTP APIs, OpenAI's and Anthropic's, and the text-level generation that they share with the command line.
 //!
 //! * [`generate`]: messages to prompt to engine to text, reasoning and tool calls;
 //! * `cloud`: models in the cloud behind the Privacy Gate, when configured;
-//! * [`tools`]: finding tool calls in what the model writes;
+//! * [`grammar`]: structured output as constraints on the next token;
 //! * [`serve`]: listening and shutting down;
 //! * [`error`]: what a client gets instead of an answer.
 //!
-//! Requests are refused loudly: a field that is not implemented is a 400 with its name, unless its value changes
-//! nothing. Paths: `POST /v1/chat/completions`, `GET /v1/models`, `GET /v1/models/{id}`, `GET /health`.
+//! Each API (`chat`, `completions`, `responses`, `anthropic`) checks its body and makes a `Job` of it; what the job
+//! tells becomes the API's answer or its events. Requests are refused loudly: a field that is not implemented is a 400
+//! with its name, unless its value changes nothing. The paths are in `openapi`.
 
+mod anthropic;
 mod app;
 mod body;
 mod chat;
 mod cloud;
+mod completions;
+mod decode;
 pub mod error;
+mod fields;
+mod format;
 pub mod generate;
+pub mod grammar;
 mod guard;
+mod job;
 mod marks;
+mod metrics;
+mod openapi;
+mod params;
+mod replay;
+mod responses;
 mod routes;
 pub mod serve;
-pub mod tools;
+mod sse;
+mod tokens;
+mod tools;
 
 pub use cloud::CloudMode;
 pub use generate::{
-    Delta, Finish, GenerateOptions, Outcome, Output, Prompt, TextEngine, TokenLogprob, Update,
+    Delta, Finish, GenerateOptions, Outcome, Output, Prompt, TextEngine, TokenLogprob, Turn, TurnCall, Update,
 };
 pub use serve::{ServeError, Server, ServerConfig};

@@ -9,7 +9,15 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{app::App, chat, cloud, error::ApiError, guard};
+use crate::{
+    anthropic,
+    app::App,
+    cloud, completions,
+    error::ApiError,
+    guard, metrics, openapi,
+    params::{ANY_MODEL, model_not_found},
+    responses, tokens,
+};
 
 /// The router.
 pub(crate) fn router(app: App) -> Router {
@@ -20,9 +28,19 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(cloud::completions))
         .route("/v1/gate/check", post(cloud::check))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", post(responses::responses))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/metrics", get(metrics::show))
+        .route("/openapi.json", get(openapi::show))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), guard::check))
+        .layer(middleware::from_fn_with_state(app.clone(), metrics::count))
         .with_state(app)
 }
 
@@ -38,7 +56,8 @@ async fn health(State(app): State<App>) -> (StatusCode, Json<Value>) {
 }
 
 async fn models(State(app): State<App>) -> Json<Value> {
-    let data: Vec<Value> = served(&app).iter().map(|id| model_object(&app, id)).collect();
+    let data: Vec<Value> =
+        served(&app).iter().filter(|id| *id != ANY_MODEL).map(|id| model_object(&app, id)).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
@@ -48,9 +67,9 @@ async fn model(
 ) -> Result<Json<Value>, ApiError> {
     let Path(id) = id.map_err(|e| ApiError::body(format!("the path is wrong: {}", e.body_text())))?;
     let served = served(&app);
-    match served.iter().find(|s| **s == id) {
+    match served.iter().find(|s| **s == id && id != ANY_MODEL) {
         Some(id) => Ok(Json(model_object(&app, id))),
-        None => Err(chat::model_not_found(&id, &served)),
+        None => Err(model_not_found(&id, &served)),
     }
 }
 
@@ -77,10 +96,7 @@ async fn not_found(request: Request) -> ApiError {
         ..ApiError::new(
             StatusCode::NOT_FOUND,
             "invalid_request_error",
-            format!(
-                "{} does not exist; this server has POST /v1/chat/completions, GET /v1/models and GET /health",
-                request.uri().path()
-            ),
+            format!("{} does not exist; GET /openapi.json lists what this server has", request.uri().path()),
         )
     }
 }

@@ -5,8 +5,9 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::Value;
 
 use crate::{
-    ChatTemplate, RenderRequest, TextError, Tokenizer,
+    ChatTemplate, RenderRequest, Replay, TextError, Tokenizer,
     messages::{normalize_messages, place_system_turns, restore_system_turns},
+    replay,
 };
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -89,6 +90,30 @@ impl TextModel {
         let text = self.render(request, normalize)?;
         let ids = self.tokenizer.encode(&text)?;
         Ok((text, ids))
+    }
+
+    /// [`render_ids`](Self::render_ids) of normalised messages, some of which are written as the model wrote them. A
+    /// template that writes turns in another way than ChatML renders them from their parts.
+    pub fn render_ids_replaying(
+        &self,
+        request: &RenderRequest,
+        replays: &[Replay],
+    ) -> Result<(String, Vec<u32>), TextError> {
+        if replays.is_empty() {
+            return self.render_ids(request, true);
+        }
+        let mut replaced = request.clone();
+        // A message that is replayed is checked all the same.
+        normalize_messages(&mut request.messages.clone())?;
+        let stand_ins = replay::place(&mut replaced.messages, replays);
+        let rendered = self.render(&replaced, true)?;
+        match replay::restore(&rendered, replays, &stand_ins) {
+            Some(text) => {
+                let ids = self.tokenizer.encode(&text)?;
+                Ok((text, ids))
+            }
+            None => self.render_ids(request, true),
+        }
     }
 }
 

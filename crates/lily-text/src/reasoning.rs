@@ -49,6 +49,11 @@ impl ReasoningSplitter {
         Self { state, held: String::new() }
     }
 
+    /// Whether the text so far ends inside a block that is not closed.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::ReasoningStart | State::Reasoning)
+    }
+
     /// Takes the next piece of text; gives what is certain now, in order, no piece empty.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);

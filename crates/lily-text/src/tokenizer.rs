@@ -199,6 +199,12 @@ impl Tokenizer {
         self.added_by_text.get(token).copied().or_else(|| self.ordinary.token_to_id(token))
     }
 
+    /// Whether the id is an added token (`<|im_end|>`, `<think>`, `<tool_call>`, ...), which text never becomes unless
+    /// it is written as that token.
+    pub fn is_added(&self, id: u32) -> bool {
+        matches!(self.table.kind(id), TokenKind::Markup | TokenKind::Control)
+    }
+
     /// Whether the id is a control token: an added token that the checkpoint declares `special` and that is not part
     /// of the written answer. `<|im_end|>` is; `<think>`, `</think>`, `<tool_call>`, ... are not.
     pub fn is_special(&self, id: u32) -> bool {

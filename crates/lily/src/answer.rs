@@ -99,7 +99,10 @@ pub fn answer(
                             answer.reasoning.push_str(&text);
                         }
                         // No tools are offered here, so none are looked for.
-                        Delta::ToolCall(_) => {}
+                        Delta::CallStart { .. }
+                        | Delta::CallArguments { .. }
+                        | Delta::CallEnd { .. }
+                        | Delta::CallBroken { .. } => {}
                     }
                 }
             }

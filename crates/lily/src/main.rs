@@ -61,6 +61,7 @@ enum Command {
     Tokenize(commands::tokenize::TokenizeArgs),
     Gate(gate::GateArgs),
     Audit(audit::AuditArgs),
+    Parse(commands::parse::ParseArgs),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Audit(args) => audit::run(&args),
+        Command::Parse(args) => commands::parse::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -214,7 +214,7 @@ impl Generation {
         if self.stats.completion_tokens >= self.most {
             return finished(FinishReason::Length);
         }
-        let sampled = match self.sampler.sample(logits) {
+        let sampled = match self.sampler.sample_within(logits, self.request.constraint.as_ref()) {
             Ok(sampled) => sampled,
             Err(SampleError::NonFinite) => {
                 let position = self.position().saturating_sub(1);
@@ -223,6 +223,7 @@ impl Generation {
             Err(error @ SampleError::Shape { .. }) => {
                 return Some(BackendError::Device(error.to_string()).into());
             }
+            Err(SampleError::Constraint(error)) => return Some(BackendError::Constraint(error).into()),
         };
         self.stats.completion_tokens += 1;
         let id = sampled.id;

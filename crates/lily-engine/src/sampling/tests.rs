@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::constraint::Constraint;
 
 fn sampler(params: SamplingParams, vocab: usize) -> Sampler {
     Sampler::new(params, &[], vocab, None)
@@ -239,4 +240,80 @@ fn extreme_temperatures_and_short_rows() {
     let short = sampler(hot(), 5).sample(&row);
     assert_eq!(short, Err(SampleError::Shape { found: 4, expected: 5 }));
     assert_eq!(sampler(hot(), 0).sample(&[]), Err(SampleError::Shape { found: 0, expected: 1 }));
+}
+
+/// Allows each id of a list in turn.
+struct InTurn {
+    order: Vec<u32>,
+    at: usize,
+    mask: TokenMask,
+}
+
+impl Constraint for InTurn {
+    fn mask(&mut self) -> Result<Option<&TokenMask>, ConstraintError> {
+        self.mask = TokenMask::none(5);
+        let id = *self.order.get(self.at).ok_or_else(|| ConstraintError("over".to_string()))?;
+        self.mask.insert(id);
+        Ok(Some(&self.mask))
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
+        assert_eq!(id, self.order[self.at]);
+        self.at += 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn only_tokens_in_the_mask_are_chosen() {
+    let row = [5.0f32, 4.0, 3.0, 2.0, 1.0];
+    let mut mask = TokenMask::none(5);
+    mask.insert(2);
+    mask.insert(4);
+    for (temperature, top_k, top_p, min_p) in
+        [(0.0, 0, 1.0, 0.0), (1.5, 0, 1.0, 0.0), (1.5, 3, 1.0, 0.0), (1.5, 0, 0.2, 0.0), (100.0, 4, 0.9, 0.5)]
+    {
+        let penalties = SamplingParams { logit_bias: vec![(0, 100.0)], presence_penalty: 1.0, ..hot() };
+        for params in [hot(), penalties] {
+            let params = SamplingParams { temperature, top_k, top_p, min_p, ..params };
+            let mut s = sampler(params, 5);
+            let mut seen = [0; 5];
+            for _ in 0..500 {
+                seen[s.sample_masked(&row, Some(&mask)).unwrap().id as usize] += 1;
+            }
+            assert_eq!(seen[2] + seen[4], 500, "{seen:?}");
+            assert!(seen[2] > 0);
+            // At temperature 1.5 the odds are e^(4/3) to 1.
+            assert!(temperature != 1.5 || top_p < 1.0 || seen[4] > 20, "{seen:?}");
+        }
+    }
+    // What top-k left of what is not allowed has no part in the draw, however little is allowed.
+    let mut s = sampler(SamplingParams { top_k: 4, ..hot() }, 5);
+    let only = TokenMask::from_words(&[1 << 4], 5);
+    assert!((0..100).all(|_| s.sample_masked(&row, Some(&only)).unwrap().id == 4));
+    for temperature in [0.0, 1.0] {
+        let mut s = sampler(SamplingParams { temperature, ..hot() }, 5);
+        let nothing = s.sample_masked(&row, Some(&TokenMask::none(5)));
+        assert!(matches!(nothing, Err(SampleError::Constraint(_))), "{nothing:?}");
+    }
+}
+
+#[test]
+fn a_constraint_hears_what_was_chosen_and_may_fail() {
+    let row = [5.0f32, 4.0, 3.0, 2.0, 1.0];
+    let handle = ConstraintHandle::new(InTurn { order: vec![3, 1, 4], at: 0, mask: TokenMask::none(5) });
+    let mut s = Sampler::new(hot(), &[], 5, Some(2));
+    let ids: Vec<u32> = (0..3)
+        .map(|_| {
+            let sampled = s.sample_within(&row, Some(&handle)).unwrap();
+            // Log-probabilities are of the model, not of the mask.
+            assert_eq!(sampled.logprobs.unwrap().top[0].0, 0);
+            sampled.id
+        })
+        .collect();
+    assert_eq!(ids, [3, 1, 4]);
+    assert_eq!(
+        s.sample_within(&row, Some(&handle)),
+        Err(SampleError::Constraint(ConstraintError("over".to_string())))
+    );
 }

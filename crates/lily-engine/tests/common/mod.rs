@@ -304,6 +304,7 @@ pub fn ask(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
         logprobs: None,
         deadline: None,
         marks: Vec::new(),
+        constraint: None,
     }
 }
 

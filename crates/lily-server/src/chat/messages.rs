@@ -5,8 +5,10 @@
 
 use serde_json::{Map, Value};
 
-use super::neutral::{self, Allowed};
-use crate::error::ApiError;
+use crate::{
+    error::ApiError,
+    fields::{self, Allowed, shown},
+};
 
 /// Fields any message may have that the prompt does not show. `name` tells participants apart in OpenAI's API; the
 /// chat format has no place for it.
@@ -65,7 +67,7 @@ fn check_message(path: &str, message: Value) -> Result<Value, ApiError> {
     keep(&mut fields, "role");
     keep(&mut fields, "content");
     match role.as_str() {
-        "system" | "developer" | "user" => neutral::check(&format!("{path}."), &fields, COMMON)?,
+        "system" | "developer" | "user" => fields::check(&format!("{path}."), &fields, COMMON)?,
         "assistant" => {
             // vLLM calls the field `reasoning`.
             if !fields.contains_key("reasoning_content")
@@ -75,11 +77,11 @@ fn check_message(path: &str, message: Value) -> Result<Value, ApiError> {
             }
             keep(&mut fields, "reasoning_content");
             keep(&mut fields, "tool_calls");
-            neutral::check(&format!("{path}."), &fields, ASSISTANT)?;
+            fields::check(&format!("{path}."), &fields, ASSISTANT)?;
         }
         "tool" => {
             keep(&mut fields, "tool_call_id");
-            neutral::check(&format!("{path}."), &fields, COMMON)?;
+            fields::check(&format!("{path}."), &fields, COMMON)?;
         }
         other => {
             return Err(ApiError::invalid(
@@ -167,7 +169,7 @@ fn check_part(path: &str, part: &mut Value) -> Result<(), ApiError> {
     }
     let rest: Map<String, Value> =
         fields.iter().filter(|(k, _)| !matches!(k.as_str(), "type" | "text")).map(clone_entry).collect();
-    neutral::check(&format!("{path}."), &rest, PART)?;
+    fields::check(&format!("{path}."), &rest, PART)?;
     fields.retain(|key, _| matches!(key.as_str(), "type" | "text"));
     Ok(())
 }
@@ -207,19 +209,9 @@ fn check_tool_calls(path: &str, calls: &Value) -> Result<(), ApiError> {
             return Err(ApiError::invalid(format!("{path}.function.name"), "expected the function's name"));
         }
         let rest = fields.iter().filter(|(k, _)| !matches!(k.as_str(), "type" | "id" | "function"));
-        neutral::check(&format!("{path}."), &rest.map(clone_entry).collect(), CALL)?;
+        fields::check(&format!("{path}."), &rest.map(clone_entry).collect(), CALL)?;
         let rest = function.iter().filter(|(k, _)| !matches!(k.as_str(), "name" | "arguments"));
-        neutral::check(&format!("{path}.function."), &rest.map(clone_entry).collect(), &[])?;
+        fields::check(&format!("{path}.function."), &rest.map(clone_entry).collect(), &[])?;
     }
     Ok(())
-}
-
-/// A JSON value for an error message, shortened.
-pub fn shown(value: &Value) -> String {
-    const MOST: usize = 60;
-    let text = value.to_string();
-    match text.char_indices().nth(MOST) {
-        None => text,
-        Some((at, _)) => format!("{}…", &text[..at]),
-    }
 }

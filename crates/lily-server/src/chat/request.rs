@@ -11,17 +11,16 @@ use lily_text::{ChatTemplate, RenderRequest};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{messages, neutral, thinking::Thinking, tools};
-use crate::{error::ApiError, generate::GenerateOptions};
-
-/// Most stop strings (OpenAI's limit).
-const MAX_STOPS: usize = 4;
-/// Longest stop string in bytes: text that may begin one is held back from the client.
-const MAX_STOP_BYTES: usize = 1024;
-/// Most entries of `logit_bias`.
-const MAX_BIASES: usize = 1024;
-/// Most rivals reported a token (OpenAI's limit).
-const MAX_TOP_LOGPROBS: u64 = 20;
+use super::{messages, thinking::Thinking, tools};
+use crate::{
+    error::ApiError,
+    fields::{self, shown},
+    format,
+    generate::GenerateOptions,
+    job::{Job, MAX_CHOICES, Source},
+    params,
+    tools::openai_choice,
+};
 
 /// What a request's checks need to know about the server.
 #[derive(Debug, Clone)]
@@ -41,14 +40,16 @@ pub struct RequestContext {
 /// A checked request.
 #[derive(Debug, Clone)]
 pub struct ChatJob {
-    /// What the prompt is rendered from.
-    pub render: RenderRequest,
-    /// How the answer is generated.
-    pub options: GenerateOptions,
+    /// What to generate.
+    pub job: Job,
+    /// Log-probabilities are wanted.
+    pub logprobs: bool,
     /// Answer by server-sent events.
     pub stream: bool,
     /// One more chunk with the usage at the end of a stream.
     pub include_usage: bool,
+    /// Chunks that tell how much of the prompt is processed.
+    pub progress: bool,
 }
 
 /// The body as sent.
@@ -81,137 +82,101 @@ struct Body {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     response_format: Option<Value>,
+    structured_outputs: Option<Value>,
+    guided_json: Option<Value>,
+    guided_regex: Option<Value>,
+    guided_choice: Option<Value>,
+    guided_grammar: Option<Value>,
+    thinking_budget: Option<u64>,
+    return_progress: Option<bool>,
     #[serde(flatten)]
     extra: Map<String, Value>,
 }
 
 /// Reads and checks a body.
 pub fn parse(body: &[u8], context: &RequestContext) -> Result<ChatJob, ApiError> {
-    let body: Body = read_json(body)?;
-    neutral::check("", &body.extra, neutral::CHAT)?;
-    check_model(body.model.as_deref(), &context.models)?;
-    if body.n.is_some_and(|n| n != 1) {
-        return Err(ApiError::unsupported("n", "only n = 1 is supported; send the request several times"));
-    }
-    check_response_format(body.response_format.as_ref())?;
-    let (tool_set, offered) = tools::read(body.tools, body.tool_choice.as_ref())?;
-    let messages = body.messages.ok_or_else(|| missing("messages", "a list of chat messages"))?;
+    let body: Body = params::read_json(body)?;
+    fields::check("", &body.extra, fields::CHAT)?;
+    params::check_model(body.model.as_deref(), &context.models)?;
+    let n = choices(body.n)?;
+    let format = format::chat(&format::ChatFields {
+        response_format: body.response_format.as_ref(),
+        structured_outputs: body.structured_outputs.as_ref(),
+        guided_json: body.guided_json.as_ref(),
+        guided_regex: body.guided_regex.as_ref(),
+        guided_choice: body.guided_choice.as_ref(),
+        guided_grammar: body.guided_grammar.as_ref(),
+    })?;
+    let offered = tools::read(body.tools)?;
+    let choice = openai_choice(body.tool_choice.as_ref(), |tool| tool.get("function")?.get("name"))?;
+    let plan = offered.plan(&choice, "tool_choice", body.parallel_tool_calls != Some(false), format)?;
+    let messages = body.messages.ok_or_else(|| params::missing("messages", "a list of chat messages"))?;
     let messages = messages::check(messages)?;
     let stream = body.stream.unwrap_or(false);
     let include_usage = stream_options(body.stream_options.as_ref(), stream)?;
+    if body.return_progress == Some(true) && !stream {
+        return Err(ApiError::invalid(
+            "return_progress",
+            "return_progress is only allowed when stream is true",
+        ));
+    }
     let thinking = Thinking {
         enable: body.enable_thinking,
         preserve: body.preserve_thinking,
         effort: body.reasoning_effort.as_deref(),
+        effort_path: "reasoning_effort",
         kwargs: body.chat_template_kwargs,
     };
+    let logprobs = params::logprobs(body.logprobs, body.top_logprobs)?;
+    let defaults = &context.sampling;
     let options = GenerateOptions {
-        max_tokens: max_tokens(body.max_tokens, body.max_completion_tokens)?,
-        stop: stop_strings(body.stop)?,
-        logprobs: logprobs(body.logprobs, body.top_logprobs)?,
-        max_tool_calls: (body.parallel_tool_calls == Some(false)).then_some(1),
-        tools: tool_set,
-        deadline: None,
+        max_tokens: params::max_tokens(body.max_tokens, body.max_completion_tokens)?,
+        stop: params::stop_strings(body.stop)?,
+        logprobs,
+        max_tool_calls: plan.max_tool_calls,
+        tools: plan.set,
         sampling: SamplingParams {
-            temperature: range("temperature", body.temperature, 0.0, 2.0)?
-                .unwrap_or(context.sampling.temperature),
-            top_p: top_p(body.top_p)?.unwrap_or(context.sampling.top_p),
-            top_k: top_k(body.top_k)?.unwrap_or(context.sampling.top_k),
-            min_p: range("min_p", body.min_p, 0.0, 1.0)?.unwrap_or(context.sampling.min_p),
-            presence_penalty: range("presence_penalty", body.presence_penalty, -2.0, 2.0)?
-                .unwrap_or(context.sampling.presence_penalty),
-            frequency_penalty: range("frequency_penalty", body.frequency_penalty, -2.0, 2.0)?
-                .unwrap_or(context.sampling.frequency_penalty),
-            repetition_penalty: repetition_penalty(body.repetition_penalty)?
-                .unwrap_or(context.sampling.repetition_penalty),
-            logit_bias: logit_bias(body.logit_bias, context.vocab)?,
-            seed: seed(body.seed.as_ref())?,
+            temperature: params::range("temperature", body.temperature, 0.0, 2.0)?
+                .unwrap_or(defaults.temperature),
+            top_p: params::top_p(body.top_p)?.unwrap_or(defaults.top_p),
+            top_k: params::top_k(body.top_k)?.unwrap_or(defaults.top_k),
+            min_p: params::range("min_p", body.min_p, 0.0, 1.0)?.unwrap_or(defaults.min_p),
+            presence_penalty: params::range("presence_penalty", body.presence_penalty, -2.0, 2.0)?
+                .unwrap_or(defaults.presence_penalty),
+            frequency_penalty: params::range("frequency_penalty", body.frequency_penalty, -2.0, 2.0)?
+                .unwrap_or(defaults.frequency_penalty),
+            repetition_penalty: params::repetition_penalty(body.repetition_penalty)?
+                .unwrap_or(defaults.repetition_penalty),
+            logit_bias: params::logit_bias(body.logit_bias, context.vocab)?,
+            seed: params::seed(body.seed.as_ref())?,
         },
+        ..GenerateOptions::default()
     };
-    let render = RenderRequest { messages, tools: offered, kwargs: thinking.keywords(context)? };
-    Ok(ChatJob { render, options, stream, include_usage })
+    let render = RenderRequest { messages, tools: plan.definitions, kwargs: thinking.keywords(context)? };
+    let job = Job {
+        source: Source::Chat(render),
+        options,
+        answer: plan.answer,
+        calls: plan.calls,
+        thinking_budget: body.thinking_budget.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+        n,
+    };
+    let progress = body.return_progress.unwrap_or(false);
+    Ok(ChatJob { job, logprobs: logprobs.is_some(), stream, include_usage, progress })
 }
 
-/// Deserialises a JSON object; errors name the path of the field and use JSON's words for types.
-fn read_json(body: &[u8]) -> Result<Body, ApiError> {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let parsed: Result<Body, _> = serde_path_to_error::deserialize(&mut deserializer);
-    let parsed = parsed.map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        let reason = json_words(&inner.to_string());
-        match inner.classify() {
-            serde_json::error::Category::Data if path != "." && path != "?" => {
-                ApiError::invalid(path.clone(), format!("`{path}`: {reason}"))
-            }
-            serde_json::error::Category::Data => ApiError::body(format!("the body is wrong: {reason}")),
-            _ => ApiError::body(format!("the body is not valid JSON: {reason}")),
-        }
-    })?;
-    deserializer.end().map_err(|e| ApiError::body(format!("the body is not valid JSON: {e}")))?;
-    Ok(parsed)
-}
-
-/// Serde's type names in the words of JSON.
-fn json_words(reason: &str) -> String {
-    [
-        ("expected struct Body", "expected an object"),
-        ("expected f64", "expected a number"),
-        ("expected u64", "expected a whole number that is not negative"),
-        ("expected i64", "expected a whole number"),
-        ("expected a sequence", "expected a list"),
-        ("expected a map", "expected an object"),
-        ("expected a boolean", "expected true or false"),
-        ("invalid type: map", "found an object"),
-        ("invalid type: sequence", "found a list"),
-        ("invalid type:", "found"),
-        ("invalid value:", "found"),
-    ]
-    .iter()
-    .fold(reason.to_string(), |text, (from, to)| text.replace(from, to))
-}
-
-fn missing(param: &str, expected: &str) -> ApiError {
-    ApiError::invalid(param, format!("`{param}` is missing; expected {expected}"))
-}
-
-/// A request that names no model means the one there is; one that names another is not answered by this one.
-fn check_model(asked: Option<&str>, served: &[String]) -> Result<(), ApiError> {
-    match asked {
-        Some(asked) if !served.iter().any(|id| id == asked) => Err(model_not_found(asked, served)),
-        _ => Ok(()),
+/// Answers wanted.
+pub fn choices(n: Option<u64>) -> Result<usize, ApiError> {
+    match n {
+        None => Ok(1),
+        Some(n) => match usize::try_from(n) {
+            Ok(n @ 1..=MAX_CHOICES) => Ok(n),
+            _ => Err(ApiError::invalid("n", format!("n is {n}; expected 1 to {MAX_CHOICES}"))),
+        },
     }
 }
 
-/// 404 for a model this server does not have.
-pub fn model_not_found(asked: &str, served: &[String]) -> ApiError {
-    ApiError {
-        param: Some("model".to_string()),
-        code: Some("model_not_found"),
-        ..ApiError::new(
-            axum::http::StatusCode::NOT_FOUND,
-            "invalid_request_error",
-            format!("the model {asked:?} is not served here; this server has {}", served.join(", ")),
-        )
-    }
-}
-
-fn check_response_format(format: Option<&Value>) -> Result<(), ApiError> {
-    let Some(format) = format else { return Ok(()) };
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(()),
-        Some(kind @ ("json_object" | "json_schema" | "grammar" | "regex")) => Err(ApiError::unsupported(
-            "response_format",
-            format!("response_format of type {kind:?} is not supported; only \"text\" is"),
-        )),
-        _ => Err(ApiError::invalid(
-            "response_format.type",
-            format!("found {}; expected {{\"type\": \"text\"}}", messages::shown(format)),
-        )),
-    }
-}
-
-fn stream_options(options: Option<&Map<String, Value>>, stream: bool) -> Result<bool, ApiError> {
+pub fn stream_options(options: Option<&Map<String, Value>>, stream: bool) -> Result<bool, ApiError> {
     let Some(options) = options else { return Ok(false) };
     if !stream {
         return Err(ApiError::invalid(
@@ -234,161 +199,13 @@ fn stream_options(options: Option<&Map<String, Value>>, stream: bool) -> Result<
             ("include_usage" | "include_obfuscation", other) => {
                 return Err(ApiError::invalid(
                     format!("stream_options.{key}"),
-                    format!("found {}; expected true or false", messages::shown(other)),
+                    format!("found {}; expected true or false", shown(other)),
                 ));
             }
             _ => return Err(ApiError::unknown(format!("stream_options.{key}"))),
         }
     }
     Ok(include_usage)
-}
-
-fn max_tokens(old: Option<u64>, new: Option<u64>) -> Result<Option<usize>, ApiError> {
-    if let (Some(old), Some(new)) = (old, new)
-        && old != new
-    {
-        return Err(ApiError::invalid(
-            "max_tokens",
-            format!("max_tokens is {old} and max_completion_tokens is {new}; send one of them"),
-        ));
-    }
-    let name = if new.is_some() { "max_completion_tokens" } else { "max_tokens" };
-    match new.or(old) {
-        Some(0) => Err(ApiError::invalid(name, format!("{name} is 0; expected at least 1"))),
-        Some(n) => Ok(Some(usize::try_from(n).unwrap_or(usize::MAX))),
-        None => Ok(None),
-    }
-}
-
-fn range(name: &str, value: Option<f64>, low: f64, high: f64) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(v) if !(low..=high).contains(&v) => {
-            Err(ApiError::invalid(name, format!("{name} is {v}; expected {low} to {high}")))
-        }
-        // OpenAI's parameters have at most a few digits.
-        #[allow(clippy::cast_possible_truncation)]
-        Some(v) => Ok(Some(v as f32)),
-        None => Ok(None),
-    }
-}
-
-fn top_p(value: Option<f64>) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(v) if v <= 0.0 => {
-            Err(ApiError::invalid("top_p", format!("top_p is {v}; expected more than 0, at most 1")))
-        }
-        value => Ok(range("top_p", value, 0.0, 1.0)?.map(|v| v.max(f32::MIN_POSITIVE))),
-    }
-}
-
-/// -1 and 0 both mean all tokens; clients use either.
-fn top_k(value: Option<i64>) -> Result<Option<usize>, ApiError> {
-    match value {
-        Some(-1) => Ok(Some(0)),
-        Some(k) => usize::try_from(k).map(Some).map_err(|_| {
-            ApiError::invalid("top_k", format!("top_k is {k}; expected 0 (all tokens) or more"))
-        }),
-        None => Ok(None),
-    }
-}
-
-fn repetition_penalty(value: Option<f64>) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(v) if v <= 0.0 => Err(ApiError::invalid(
-            "repetition_penalty",
-            format!("repetition_penalty is {v}; expected more than 0, at most 10"),
-        )),
-        value => range("repetition_penalty", value, 0.0, 10.0),
-    }
-}
-
-fn logit_bias(bias: Option<Map<String, Value>>, vocab: usize) -> Result<Vec<(u32, f32)>, ApiError> {
-    let bias = bias.unwrap_or_default();
-    if bias.len() > MAX_BIASES {
-        return Err(ApiError::invalid(
-            "logit_bias",
-            format!("{} entries; at most {MAX_BIASES} are allowed", bias.len()),
-        ));
-    }
-    bias.into_iter()
-        .map(|(key, value)| {
-            let path = format!("logit_bias.{key}");
-            let id: u32 = key.parse().ok().filter(|&id| (id as usize) < vocab).ok_or_else(|| {
-                ApiError::invalid(&path, format!("{key:?} is not a token id below {vocab}"))
-            })?;
-            let bias = value.as_f64().ok_or_else(|| {
-                let found = messages::shown(&value);
-                ApiError::invalid(&path, format!("found {found}; expected a number from -100 to 100"))
-            })?;
-            Ok((id, range(&path, Some(bias), -100.0, 100.0)?.unwrap_or(0.0)))
-        })
-        .collect()
-}
-
-/// Any 64-bit integer; without one the draw differs from request to request.
-fn seed(value: Option<&Value>) -> Result<u64, ApiError> {
-    match value {
-        None => Ok(rand::random()),
-        Some(v) => v.as_i64().map(i64::cast_unsigned).or_else(|| v.as_u64()).ok_or_else(|| {
-            ApiError::invalid("seed", format!("found {}; expected a 64-bit integer", messages::shown(v)))
-        }),
-    }
-}
-
-fn stop_strings(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
-    let list = match stop {
-        None => return Ok(Vec::new()),
-        Some(Value::String(one)) => return check_stop("stop", one).map(|s| vec![s]),
-        Some(Value::Array(list)) => list,
-        Some(other) => {
-            let found = messages::shown(&other);
-            return Err(ApiError::invalid(
-                "stop",
-                format!("found {found}; expected a string or a list of strings"),
-            ));
-        }
-    };
-    if list.len() > MAX_STOPS {
-        return Err(ApiError::invalid(
-            "stop",
-            format!("{} stop strings; at most {MAX_STOPS} are allowed", list.len()),
-        ));
-    }
-    list.into_iter()
-        .enumerate()
-        .map(|(i, value)| match value {
-            Value::String(stop) => check_stop(&format!("stop[{i}]"), stop),
-            other => Err(ApiError::invalid(
-                format!("stop[{i}]"),
-                format!("found {}; expected a string", messages::shown(&other)),
-            )),
-        })
-        .collect()
-}
-
-fn check_stop(path: &str, stop: String) -> Result<String, ApiError> {
-    match stop.len() {
-        0 => Err(ApiError::invalid(path, "a stop string is empty; leave it out or give it a character")),
-        1..=MAX_STOP_BYTES => Ok(stop),
-        n => Err(ApiError::invalid(
-            path,
-            format!("a stop string has {n} bytes; at most {MAX_STOP_BYTES} are allowed"),
-        )),
-    }
-}
-
-fn logprobs(wanted: Option<bool>, top: Option<u64>) -> Result<Option<usize>, ApiError> {
-    match (wanted.unwrap_or(false), top) {
-        (_, Some(n)) if n > MAX_TOP_LOGPROBS => Err(ApiError::invalid(
-            "top_logprobs",
-            format!("top_logprobs is {n}; expected 0 to {MAX_TOP_LOGPROBS}"),
-        )),
-        (false, Some(1..)) => {
-            Err(ApiError::invalid("top_logprobs", "top_logprobs is only allowed when logprobs is true"))
-        }
-        (false, _) => Ok(None),
-        (true, n) => Ok(Some(usize::try_from(n.unwrap_or(0)).unwrap_or(0))),
-    }
 }
 
 #[cfg(test)]
@@ -415,14 +232,21 @@ mod tests {
         parse(body.to_string().as_bytes(), &context())
     }
 
+    fn render(job: &ChatJob) -> &RenderRequest {
+        match &job.job.source {
+            Source::Chat(render) => render,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn defaults_are_the_checkpoints() {
         let job = with(json!({})).unwrap();
-        assert_eq!((job.options.sampling.temperature, job.options.sampling.top_k), (0.7, 20));
-        assert_eq!(job.render.kwargs["enable_thinking"], false);
+        assert_eq!((job.job.options.sampling.temperature, job.job.options.sampling.top_k), (0.7, 20));
+        assert_eq!(render(&job).kwargs["enable_thinking"], false);
         let job = with(json!({"temperature": 0, "top_k": -1, "seed": -3})).unwrap();
-        assert_eq!((job.options.sampling.temperature, job.options.sampling.top_k), (0.0, 0));
-        assert_eq!(job.options.sampling.seed, (-3i64).cast_unsigned());
+        assert_eq!((job.job.options.sampling.temperature, job.job.options.sampling.top_k), (0.0, 0));
+        assert_eq!(job.job.options.sampling.seed, (-3i64).cast_unsigned());
     }
 
     #[test]
@@ -430,7 +254,7 @@ mod tests {
         let kwargs = json!({"preserve_thinking": true, "add_vision_id": 1});
         let job = with(json!({"chat_template_kwargs": kwargs, "reasoning_effort": "high"})).unwrap();
         let expected = json!({"preserve_thinking": true, "add_vision_id": 1, "enable_thinking": true, "add_generation_prompt": true});
-        assert_eq!(Value::Object(job.render.kwargs), expected);
+        assert_eq!(Value::Object(render(&job).kwargs.clone()), expected);
     }
 
     #[test]
@@ -444,10 +268,10 @@ mod tests {
         ]);
         let job = with(json!({"messages": sent})).unwrap();
         let first = json!({"role": "user", "content": [{"type": "text", "text": "a"}]});
-        assert_eq!(job.render.messages[0], first);
-        assert_eq!(job.render.messages[1]["content"], "");
-        assert_eq!(job.render.messages[1]["reasoning_content"], "hm");
-        assert!(job.render.messages[1].get("refusal").is_none());
+        assert_eq!(render(&job).messages[0], first);
+        assert_eq!(render(&job).messages[1]["content"], "");
+        assert_eq!(render(&job).messages[1]["reasoning_content"], "hm");
+        assert!(render(&job).messages[1].get("refusal").is_none());
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

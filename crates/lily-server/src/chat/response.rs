@@ -5,11 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lily_engine::Stats;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::{
-    generate::{Delta, Finish, Outcome, TokenLogprob, TokenText},
-    tools::ToolCall,
+    generate::{Delta, Finish, Outcome, TokenLogprob, TokenText, TurnCall},
+    job::Answer,
 };
 
 /// Fields every answer and chunk of one request begins with.
@@ -25,8 +24,13 @@ pub struct Head {
 impl Head {
     /// A head with a new id and the present time. `object` is `chat.completion` or `chat.completion.chunk`.
     pub fn new(object: &'static str, model: &str) -> Self {
+        Self::with_prefix("chatcmpl", object, model)
+    }
+
+    /// [`new`](Self::new), with an id of another kind.
+    pub fn with_prefix(prefix: &str, object: &'static str, model: &str) -> Self {
         Self {
-            id: format!("chatcmpl-{:032x}", rand::random::<u128>()),
+            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             object,
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             model: model.to_string(),
@@ -41,19 +45,31 @@ pub struct Completion {
     /// Id, time, model.
     #[serde(flatten)]
     pub head: Head,
-    /// Always one.
-    pub choices: [Choice; 1],
+    /// As many as were asked for.
+    pub choices: Vec<Choice>,
     /// Token counts.
     pub usage: Usage,
     /// Times.
-    pub timings: Timings,
+    pub timings: Option<Timings>,
 }
 
-/// The one choice of a whole answer.
+impl Completion {
+    /// The body for these answers to one prompt.
+    pub fn new(model: &str, answers: Vec<Answer>, logprobs: bool) -> Self {
+        let usage = Usage::of(answers.iter().map(|a| &a.outcome));
+        // The choices run one beside the other; the times are the first one's.
+        let timings = answers.first().map(|a| Timings::new(&a.outcome.stats));
+        let choices =
+            answers.into_iter().enumerate().map(|(index, answer)| Choice::new(index, answer, logprobs));
+        Self { head: Head::new("chat.completion", model), choices: choices.collect(), usage, timings }
+    }
+}
+
+/// A choice of a whole answer.
 #[derive(Debug, Serialize)]
 pub struct Choice {
-    /// 0.
-    pub index: u32,
+    /// Its place, from 0.
+    pub index: usize,
     /// What the model said.
     pub message: Message,
     /// When asked for.
@@ -75,57 +91,74 @@ pub struct Message {
     tool_calls: Vec<CallBody>,
 }
 
-impl Message {
-    /// An empty message of the assistant.
-    pub fn new() -> Self {
-        Self { role: "assistant", ..Self::default() }
-    }
-
-    /// Appends what came.
-    pub fn push(&mut self, delta: Delta) {
-        match delta {
-            Delta::Content(text) => self.content.get_or_insert_default().push_str(&text),
-            Delta::Reasoning(text) => self.reasoning_content.get_or_insert_default().push_str(&text),
-            Delta::ToolCall(call) => self.tool_calls.push(CallBody::new(&call)),
+impl Choice {
+    fn new(index: usize, mut answer: Answer, logprobs: bool) -> Self {
+        let entries =
+            (std::mem::take(&mut answer.content_logprobs), std::mem::take(&mut answer.reasoning_logprobs));
+        let tool_calls: Vec<CallBody> = answer.calls().map(CallBody::whole).collect();
+        let content = answer.content();
+        Self {
+            index,
+            message: Message {
+                role: "assistant",
+                // Content is a string, if an empty one, unless there are calls instead.
+                content: if tool_calls.is_empty() { Some(content.unwrap_or_default()) } else { content },
+                refusal: None,
+                reasoning_content: answer.reasoning(),
+                tool_calls,
+            },
+            logprobs: logprobs.then(|| {
+                let mut logprobs = Logprobs::default();
+                logprobs.extend(entries.0, entries.1);
+                logprobs
+            }),
+            finish_reason: finish_reason(&answer.outcome.finish),
         }
-    }
-
-    /// Content is a string, if an empty one, unless there are calls instead.
-    pub fn finish(mut self) -> Self {
-        if self.tool_calls.is_empty() {
-            self.content.get_or_insert_default();
-        }
-        self
     }
 }
 
-/// A tool call as a client sees it.
+/// A tool call as a client sees it: whole, or a piece of one in a chunk.
 #[derive(Debug, Clone, Serialize)]
 pub struct CallBody {
     /// Place among the calls; only in chunks.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
-    id: String,
-    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
     function: CallFunction,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct CallFunction {
-    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     /// A JSON object, as text.
     arguments: String,
 }
 
 impl CallBody {
-    fn new(call: &ToolCall) -> Self {
-        let arguments = Value::Object(call.arguments.clone()).to_string();
+    fn whole(call: &TurnCall) -> Self {
         Self {
             index: None,
-            id: format!("call_{:024x}", rand::random::<u128>() >> 32),
-            r#type: "function",
-            function: CallFunction { name: call.name.clone(), arguments },
+            id: Some(call.id.clone()),
+            r#type: Some("function"),
+            function: CallFunction { name: Some(call.name.clone()), arguments: call.arguments.clone() },
         }
+    }
+
+    fn begin(index: usize, id: String, name: String) -> Self {
+        Self {
+            index: Some(index),
+            id: Some(id),
+            r#type: Some("function"),
+            function: CallFunction { name: Some(name), arguments: String::new() },
+        }
+    }
+
+    fn more(index: usize, arguments: String) -> Self {
+        Self { index: Some(index), id: None, r#type: None, function: CallFunction { name: None, arguments } }
     }
 }
 
@@ -143,13 +176,29 @@ pub struct Chunk {
     /// Times, with the finish reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
+    /// How much of the prompt is processed; in chunks that carry nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<Progress>,
+}
+
+/// How much of the prompt is processed, with llama.cpp's field names.
+#[derive(Debug, Clone, Serialize)]
+pub struct Progress {
+    /// Prompt tokens.
+    pub total: usize,
+    /// Those whose state was reused.
+    pub cache: usize,
+    /// Processed, reused ones included.
+    pub processed: usize,
+    /// Since the request was taken.
+    pub time_ms: u64,
 }
 
 /// The choice of a chunk.
 #[derive(Debug, Serialize)]
 pub struct ChunkChoice {
-    /// 0.
-    pub index: u32,
+    /// Its place, from 0.
+    pub index: usize,
     /// What was added.
     pub delta: DeltaBody,
     /// When asked for.
@@ -170,21 +219,21 @@ pub struct DeltaBody {
     /// More of the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// A whole call.
+    /// A call that begins, or more of its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<[CallBody; 1]>,
 }
 
 impl DeltaBody {
-    /// The body of a delta; `calls` is the number of calls before it.
-    pub fn new(delta: Delta, calls: usize) -> Self {
+    /// The body of a delta; `None` for ends of calls, which the format does not mark.
+    pub fn new(delta: Delta) -> Option<Self> {
+        let call = |body| Some(Self { tool_calls: Some([body]), ..Self::default() });
         match delta {
-            Delta::Content(text) => Self { content: Some(text), ..Self::default() },
-            Delta::Reasoning(text) => Self { reasoning_content: Some(text), ..Self::default() },
-            Delta::ToolCall(call) => {
-                let body = CallBody { index: Some(calls), ..CallBody::new(&call) };
-                Self { tool_calls: Some([body]), ..Self::default() }
-            }
+            Delta::Content(text) => Some(Self { content: Some(text), ..Self::default() }),
+            Delta::Reasoning(text) => Some(Self { reasoning_content: Some(text), ..Self::default() }),
+            Delta::CallStart { index, id, name } => call(CallBody::begin(index, id, name)),
+            Delta::CallArguments { index, json } => call(CallBody::more(index, json)),
+            Delta::CallEnd { .. } | Delta::CallBroken { .. } => None,
         }
     }
 }
@@ -219,6 +268,11 @@ pub struct LogprobEntry {
     #[serde(flatten)]
     chosen: TokenEntry,
     top_logprobs: Vec<TokenEntry>,
+}
+
+/// Log-probabilities as entries.
+pub fn logprob_entries(list: Vec<TokenLogprob>) -> Vec<LogprobEntry> {
+    list.into_iter().map(LogprobEntry::new).collect()
 }
 
 /// A token: its text (with U+FFFD where it is not a whole character), its bytes, its log-probability.
@@ -270,15 +324,21 @@ struct CompletionDetails {
 }
 
 impl Usage {
-    /// The counts of a finished generation.
-    pub fn new(outcome: &Outcome) -> Self {
-        let stats = &outcome.stats;
+    /// The counts of finished generations from one prompt.
+    pub fn of<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Self {
+        let (mut prompt, mut cached, mut completion, mut reasoning) = (0, 0, 0, 0);
+        for outcome in outcomes {
+            prompt = outcome.stats.prompt_tokens;
+            cached = cached.max(outcome.stats.cached_tokens);
+            completion += outcome.stats.completion_tokens;
+            reasoning += outcome.reasoning_tokens;
+        }
         Self {
-            prompt_tokens: stats.prompt_tokens,
-            completion_tokens: stats.completion_tokens,
-            total_tokens: stats.prompt_tokens + stats.completion_tokens,
-            prompt_tokens_details: PromptDetails { cached_tokens: stats.cached_tokens },
-            completion_tokens_details: CompletionDetails { reasoning_tokens: outcome.reasoning_tokens },
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            total_tokens: prompt + completion,
+            prompt_tokens_details: PromptDetails { cached_tokens: cached },
+            completion_tokens_details: CompletionDetails { reasoning_tokens: reasoning },
         }
     }
 }
@@ -333,12 +393,11 @@ fn rates(tokens: usize, time: Duration) -> (f64, f64) {
     (ratio(seconds * 1e3, tokens), ratio(tokens, seconds))
 }
 
-/// OpenAI's word for why an answer ended; `None` for ends that are errors.
-pub fn finish_reason(finish: &Finish) -> Option<&'static str> {
+/// OpenAI's word for why an answer ended. (Ends that are errors do not come here.)
+pub fn finish_reason(finish: &Finish) -> &'static str {
     match finish {
-        Finish::EndOfTurn | Finish::StopString(_) => Some("stop"),
-        Finish::Length => Some("length"),
-        Finish::ToolCalls => Some("tool_calls"),
-        Finish::Cancelled | Finish::Deadline => None,
+        Finish::EndOfTurn | Finish::StopString(_) => "stop",
+        Finish::Length | Finish::Cancelled | Finish::Deadline => "length",
+        Finish::ToolCalls => "tool_calls",
     }
 }

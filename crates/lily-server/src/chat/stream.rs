@@ -1,173 +1,124 @@
-//! An answer as server-sent events.
-//!
-//! The first chunk (the role) goes out at once, before the engine has looked at the prompt; comments keep the
-//! connection alive while nothing is said. An error after that can no longer be a status: it is an event named
-//! `error`, after which the stream ends without `[DONE]`.
+//! An answer as chunks: OpenAI's `chat.completion.chunk`.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Instant;
 
-use axum::response::{
-    IntoResponse, Response, Sse,
-    sse::{Event, KeepAlive},
-};
-use futures_core::Stream;
-use serde::Serialize;
-use tokio::sync::mpsc::UnboundedReceiver;
+use axum::response::sse::Event;
 
-use super::{
-    CancelOnDrop, finish_reason,
-    response::{Chunk, ChunkChoice, DeltaBody, Head, Logprobs, Timings, Usage},
+use super::response::{
+    Chunk, ChunkChoice, DeltaBody, Head, Logprobs, Progress, Timings, Usage, finish_reason,
 };
 use crate::{
-    app::Permit,
     error::ApiError,
-    generate::{Delta, Outcome, Output, Update},
+    generate::{Outcome, Output},
+    sse::{Adapter, event, named},
 };
 
-/// Silence after which a comment is sent. Proxies and clients commonly give up after 30 to 60 seconds.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// What the request asked of the stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) logprobs: bool,
+    /// One more chunk with the usage at the end.
+    pub(super) include_usage: bool,
+    /// Chunks that tell how much of the prompt is processed.
+    pub(super) progress: bool,
+}
 
-/// The events of one answer. Dropping it cancels the generation.
+/// The chunks of one request.
 pub(super) struct ChatStream {
-    updates: UnboundedReceiver<Update>,
     head: Head,
-    include_usage: bool,
-    /// Log-probabilities that have no chunk yet, when they are wanted.
-    logprobs: Option<Logprobs>,
-    calls: usize,
-    ready: VecDeque<Event>,
-    done: bool,
-    _guards: (CancelOnDrop, Permit),
+    settings: Settings,
+    /// Log-probabilities that have no chunk yet, by choice.
+    logprobs: Vec<Logprobs>,
+    outcomes: Vec<Outcome>,
+    started: Instant,
+    cached: Option<usize>,
 }
 
 impl ChatStream {
-    pub(super) fn new(
-        updates: UnboundedReceiver<Update>,
-        model: &str,
-        include_usage: bool,
-        logprobs: bool,
-        guards: (CancelOnDrop, Permit),
-    ) -> Self {
-        let mut stream = Self {
-            updates,
+    pub(super) fn new(model: &str, n: usize, settings: Settings) -> Self {
+        Self {
             head: Head::new("chat.completion.chunk", model),
-            include_usage,
-            logprobs: logprobs.then(Logprobs::default),
-            calls: 0,
-            ready: VecDeque::new(),
-            done: false,
-            _guards: guards,
-        };
-        let role =
-            DeltaBody { role: Some("assistant"), content: Some(String::new()), ..DeltaBody::default() };
-        stream.choice(role, None, None, None);
-        stream
-    }
-
-    fn take(&mut self, update: Update) {
-        match update {
-            Update::Prefill { .. } => {}
-            Update::Output(output) => self.output(output),
-            Update::Finished(outcome) => self.finished(&outcome),
-            Update::Failed(error) => self.failed(&error.into()),
+            settings,
+            logprobs: (0..n).map(|_| Logprobs::default()).collect(),
+            outcomes: Vec::new(),
+            started: Instant::now(),
+            cached: None,
         }
     }
 
-    fn output(&mut self, output: Output) {
-        if let Some(logprobs) = &mut self.logprobs {
-            logprobs.extend(output.content_logprobs, output.reasoning_logprobs);
+    fn chunk(&self, choices: Vec<ChunkChoice>) -> Chunk {
+        Chunk {
+            head: self.head.clone(),
+            choices,
+            usage: self.settings.include_usage.then_some(None),
+            timings: None,
+            prompt_progress: None,
         }
-        for delta in output.deltas {
-            let body = DeltaBody::new(delta.clone(), self.calls);
-            self.calls += usize::from(matches!(delta, Delta::ToolCall(_)));
-            let logprobs = self.waiting_logprobs();
-            self.choice(body, logprobs, None, None);
-        }
-    }
-
-    fn finished(&mut self, outcome: &Outcome) {
-        match finish_reason(outcome) {
-            Err(error) => self.failed(&error),
-            Ok(reason) => {
-                let logprobs = self.waiting_logprobs();
-                let timings = Timings::new(&outcome.stats);
-                self.choice(DeltaBody::default(), logprobs, Some(reason), Some(timings));
-                if self.include_usage {
-                    let usage = Some(Some(Usage::new(outcome)));
-                    self.event(&Chunk { head: self.head.clone(), choices: Vec::new(), usage, timings: None });
-                }
-                self.ready.push_back(Event::default().data("[DONE]"));
-                self.done = true;
-            }
-        }
-    }
-
-    fn failed(&mut self, error: &ApiError) {
-        self.ready.push_back(Event::default().event("error").data(error.to_json().to_string()));
-        self.done = true;
     }
 
     /// Log-probabilities go with the first chunk that has text after them.
-    fn waiting_logprobs(&mut self) -> Option<Logprobs> {
-        self.logprobs.as_mut().filter(|l| !l.is_empty()).map(std::mem::take)
+    fn waiting_logprobs(&mut self, choice: usize) -> Option<Logprobs> {
+        self.logprobs.get_mut(choice).filter(|l| !l.is_empty()).map(std::mem::take)
     }
 
-    fn choice(
-        &mut self,
-        delta: DeltaBody,
-        logprobs: Option<Logprobs>,
-        finish_reason: Option<&'static str>,
-        timings: Option<Timings>,
-    ) {
-        self.event(&Chunk {
-            head: self.head.clone(),
-            choices: vec![ChunkChoice { index: 0, delta, logprobs, finish_reason }],
-            usage: self.include_usage.then_some(None),
-            timings,
-        });
-    }
-
-    fn event(&mut self, body: &impl Serialize) {
-        // These types always serialise: their keys are strings.
-        let data = serde_json::to_string(body).unwrap_or_default();
-        self.ready.push_back(Event::default().data(data));
+    fn choice(&self, index: usize, delta: DeltaBody, logprobs: Option<Logprobs>) -> Event {
+        event(&self.chunk(vec![ChunkChoice { index, delta, logprobs, finish_reason: None }]))
     }
 }
 
-impl Stream for ChatStream {
-    type Item = Result<Event, Infallible>;
+impl Adapter for ChatStream {
+    fn begin(&mut self) -> Vec<Event> {
+        let role =
+            || DeltaBody { role: Some("assistant"), content: Some(String::new()), ..DeltaBody::default() };
+        (0..self.logprobs.len()).map(|choice| self.choice(choice, role(), None)).collect()
+    }
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(event)));
-            }
-            if self.done {
-                return Poll::Ready(None);
-            }
-            match self.updates.poll_recv(context) {
-                Poll::Ready(Some(update)) => self.take(update),
-                // The engine went away without a word.
-                Poll::Ready(None) => self.failed(&ApiError::stopping()),
-                Poll::Pending => return Poll::Pending,
-            }
+    fn prefill(&mut self, choice: usize, done: usize, total: usize) -> Vec<Event> {
+        if !self.settings.progress || choice > 0 {
+            return Vec::new();
         }
+        let cache = *self.cached.get_or_insert(done);
+        let time_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let progress = Progress { total, cache, processed: done, time_ms };
+        vec![event(&Chunk { prompt_progress: Some(progress), ..self.chunk(Vec::new()) })]
     }
-}
 
-impl IntoResponse for ChatStream {
-    fn into_response(self) -> Response {
-        let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive");
-        let mut response = Sse::new(self).keep_alive(keep_alive).into_response();
-        // Some reverse proxies (nginx) hold a response back unless told.
-        response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
-        response
+    fn output(&mut self, choice: usize, output: Output) -> Vec<Event> {
+        if self.settings.logprobs
+            && let Some(logprobs) = self.logprobs.get_mut(choice)
+        {
+            logprobs.extend(output.content_logprobs, output.reasoning_logprobs);
+        }
+        let mut events = Vec::new();
+        for body in output.deltas.into_iter().filter_map(DeltaBody::new) {
+            let logprobs = self.waiting_logprobs(choice);
+            events.push(self.choice(choice, body, logprobs));
+        }
+        events
+    }
+
+    fn finished(&mut self, choice: usize, outcome: &Outcome) -> Vec<Event> {
+        let last = ChunkChoice {
+            index: choice,
+            delta: DeltaBody::default(),
+            logprobs: self.waiting_logprobs(choice),
+            finish_reason: Some(finish_reason(&outcome.finish)),
+        };
+        let chunk = Chunk { timings: Some(Timings::new(&outcome.stats)), ..self.chunk(vec![last]) };
+        self.outcomes.push(outcome.clone());
+        vec![event(&chunk)]
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        let usage = self.settings.include_usage.then(|| {
+            let usage = Some(Some(Usage::of(&self.outcomes)));
+            event(&Chunk { usage, ..self.chunk(Vec::new()) })
+        });
+        usage.into_iter().chain([Event::default().data("[DONE]")]).collect()
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<Event> {
+        vec![named("error", &error.to_json())]
     }
 }
 
@@ -175,21 +126,27 @@ impl IntoResponse for ChatStream {
 mod tests {
     use std::{future::poll_fn, pin::pin, sync::Arc};
 
+    use futures_core::Stream;
     use lily_engine::{BackendError, CancelFlag, EngineError, Stats};
     use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
-    use crate::generate::Finish;
+    use crate::{
+        generate::{Delta, Finish, Update},
+        job::{CancelOnDrop, Running},
+        sse::EventStream,
+    };
 
     /// The events of a stream that is given `updates`, as text, and the flag that its end sets.
     async fn events(updates: Vec<Update>) -> (String, CancelFlag) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        updates.into_iter().for_each(|u| sender.send(u).unwrap());
+        updates.into_iter().for_each(|u| sender.send((0, u)).unwrap());
         drop(sender);
         let cancel = CancelFlag::new();
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let guards = (CancelOnDrop(cancel.clone()), permit);
-        let mut stream = pin!(ChatStream::new(receiver, "m", false, false, guards));
+        let running = Running { updates: receiver, n: 1, guard: CancelOnDrop::new(cancel.clone()) };
+        let settings = Settings { logprobs: false, include_usage: false, progress: false };
+        let mut stream = pin!(EventStream::new(running, ChatStream::new("m", 1, settings), permit));
         let mut text = String::new();
         while let Some(Ok(event)) = poll_fn(|c| stream.as_mut().poll_next(c)).await {
             text += &format!("{event:?}\n");
@@ -215,14 +172,16 @@ mod tests {
     async fn an_engine_that_goes_away_is_an_error_too() {
         let (text, _) = events(vec![said("a")]).await;
         assert!(text.contains("event: error") && text.contains("shutting_down"), "{text}");
-        let cancelled = Outcome { finish: Finish::Cancelled, stats: Stats::default(), reasoning_tokens: 0 };
+        let cancelled =
+            Outcome { finish: Finish::Cancelled, stats: Stats::default(), reasoning_tokens: 0, turn: None };
         let (text, _) = events(vec![Update::Finished(cancelled)]).await;
         assert!(text.contains("event: error") && !text.contains("DONE"), "{text}");
     }
 
     #[tokio::test]
     async fn a_good_end_has_a_reason_and_is_marked() {
-        let outcome = Outcome { finish: Finish::Length, stats: Stats::default(), reasoning_tokens: 0 };
+        let outcome =
+            Outcome { finish: Finish::Length, stats: Stats::default(), reasoning_tokens: 0, turn: None };
         let (text, _) = events(vec![said("a"), Update::Finished(outcome)]).await;
         assert!(text.contains("length") && text.contains("[DONE]") && text.contains("timings"), "{text}");
     }

@@ -2,14 +2,16 @@
 
 use serde_json::{Map, Value};
 
-use super::{messages, request::RequestContext};
-use crate::error::ApiError;
+use super::request::RequestContext;
+use crate::{error::ApiError, fields::shown};
 
 /// The ways a request can speak about thinking.
 pub struct Thinking<'a> {
     pub enable: Option<bool>,
     pub preserve: Option<bool>,
     pub effort: Option<&'a str>,
+    /// What the API calls that field.
+    pub effort_path: &'a str,
     pub kwargs: Option<Map<String, Value>>,
 }
 
@@ -30,13 +32,13 @@ impl Thinking<'_> {
         }
         let effort = match self.effort {
             None => None,
-            Some("none") => Some(("reasoning_effort", false)),
+            Some("none") => Some((self.effort_path, false)),
             // The model has one depth of thinking.
-            Some("minimal" | "low" | "medium" | "high" | "xhigh") => Some(("reasoning_effort", true)),
+            Some("minimal" | "low" | "medium" | "high" | "xhigh" | "max") => Some((self.effort_path, true)),
             Some(other) => {
                 return Err(ApiError::invalid(
-                    "reasoning_effort",
-                    format!("found {other:?}; expected none, minimal, low, medium, high or xhigh"),
+                    self.effort_path,
+                    format!("found {other:?}; expected none, minimal, low, medium, high, xhigh or max"),
                 ));
             }
         };
@@ -68,7 +70,7 @@ fn merge(
         None => None,
         Some(Value::Bool(b)) => Some((path.as_str(), *b)),
         Some(other) => {
-            let found = messages::shown(other);
+            let found = shown(other);
             return Err(ApiError::invalid(&path, format!("found {found}; expected true or false")));
         }
     };

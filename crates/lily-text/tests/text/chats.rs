@@ -235,3 +235,40 @@ fn a_template_says_which_keywords_it_reads() {
         assert!(!template.reads(other), "{other}");
     }
 }
+
+/// A turn that ended in calls is rendered as the model wrote it, with its reasoning while the template shows that.
+#[test]
+fn turns_are_replayed_byte_for_byte() {
+    use lily_text::Replay;
+
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{\"n\": 1}"}});
+    let mut messages = vec![
+        json!({"role": "system", "content": "be brief"}),
+        json!({"role": "system", "content": "and kind"}),
+        json!({"role": "user", "content": "q"}),
+        json!({"role": "assistant", "content": null, "tool_calls": [call("1")]}),
+        json!({"role": "tool", "tool_call_id": "1", "content": "r"}),
+    ];
+    let kwargs = json!({"add_generation_prompt": true});
+    let request = |messages: &[Value]| RenderRequest {
+        messages: messages.to_vec(),
+        tools: None,
+        kwargs: kwargs.as_object().unwrap().clone(),
+    };
+    let written = "hm \n </think>\n\n\n<tool_call>\n<function=f>\n<parameter=n>1</parameter></function>\n</tool_call>\n";
+    let replay = Replay { message: 3, opener: "<think>\n".into(), written: written.into() };
+    let prompt = MINI.render_ids(&request(&messages[..3]), true).unwrap().0;
+    let (text, ids) = MINI.render_ids_replaying(&request(&messages), &[replay.clone()]).unwrap();
+    assert!(text.starts_with(&format!("{prompt}{written}<|im_end|>\n")), "{text}");
+    assert_eq!(ids, MINI.tokenizer.encode(&text).unwrap());
+
+    // After the next question the template shows no reasoning: only the calls are the model's.
+    messages.push(json!({"role": "assistant", "content": "a"}));
+    messages.push(json!({"role": "user", "content": "next"}));
+    let (text, _) = MINI.render_ids_replaying(&request(&messages), &[replay.clone()]).unwrap();
+    let short = "<|im_start|>assistant\n<tool_call>\n<function=f>\n<parameter=n>1</parameter></function>\n</tool_call><|im_end|>\n";
+    assert!(text.contains(short) && !text.contains("hm"), "{text}");
+    // What would be refused is refused, replayed or not.
+    messages[3]["tool_calls"][0]["function"]["arguments"] = json!("not JSON");
+    assert!(MINI.render_ids_replaying(&request(&messages), &[replay]).is_err());
+}

@@ -7,6 +7,7 @@ mod messages;
 mod reasoning;
 mod stop;
 mod tokens;
+mod tools;
 
 use std::{path::PathBuf, sync::LazyLock};
 

@@ -5,6 +5,7 @@ pub mod check;
 pub mod eval;
 pub mod logits;
 pub mod pull;
+pub mod parse;
 pub mod render;
 pub mod run;
 pub mod selftest;

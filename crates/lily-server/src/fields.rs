@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use super::messages::shown;
 use crate::error::ApiError;
 
 /// What a known field may hold.
@@ -52,7 +51,6 @@ pub const CHAT: &[(&str, Allowed)] = &[
     ("add_generation_prompt", Only("true")),
     ("continue_final_message", Only("false")),
     ("cache_prompt", Only("true")),
-    ("return_progress", Only("false")),
     ("timings_per_token", Only("false")),
     ("repeat_penalty", OneOf(&["1", "1.0"])),
     ("typical_p", OneOf(&["1", "1.0"])),
@@ -63,14 +61,29 @@ pub const CHAT: &[(&str, Allowed)] = &[
     ("xtc_probability", OneOf(&["0", "0.0"])),
     ("grammar", Nothing),
     ("json_schema", Nothing),
-    ("guided_json", Nothing),
-    ("guided_regex", Nothing),
-    ("guided_choice", Nothing),
-    ("guided_grammar", Nothing),
-    ("structured_outputs", Nothing),
-    ("thinking_budget", Nothing),
     ("logit_processors", Nothing),
 ];
+
+/// A JSON value for an error message, shortened.
+pub fn shown(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        None => text,
+        Some((at, _)) => format!("{}…", &text[..at]),
+    }
+}
+
+/// [`check`] of an object's fields but those in `read`.
+pub fn check_others(
+    prefix: &str,
+    object: &Value,
+    read: &[&str],
+    known: &[(&str, Allowed)],
+) -> Result<(), ApiError> {
+    let others = object.as_object().into_iter().flatten().filter(|(name, _)| !read.contains(&name.as_str()));
+    check(prefix, &others.map(|(name, value)| (name.clone(), value.clone())).collect(), known)
+}
 
 /// Checks the fields of an object that no code reads. `prefix` is the object's path with a trailing dot, or empty.
 pub fn check(prefix: &str, fields: &Map<String, Value>, known: &[(&str, Allowed)]) -> Result<(), ApiError> {
