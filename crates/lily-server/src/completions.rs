@@ -148,6 +148,11 @@ fn parse(body: &[u8], context: &RequestContext) -> Result<(Job, Settings), ApiEr
     Ok((job, Settings { logprobs: logprobs.is_some(), echo, stream, include_usage }))
 }
 
+/// Checks a body.
+pub(crate) fn check(body: &[u8], context: &RequestContext) -> Result<(), ApiError> {
+    parse(body, context).map(drop)
+}
+
 /// Text or token ids, alone or as a list of one.
 fn prompt(value: Option<&Value>, vocab: usize) -> Result<Source, ApiError> {
     let expected = "a text or a list of token ids";

@@ -41,3 +41,20 @@ pub use generate::{
     Delta, Finish, GenerateOptions, Outcome, Output, Prompt, TextEngine, TokenLogprob, Turn, TurnCall, Update,
 };
 pub use serve::{ServeError, Server, ServerConfig};
+
+/// Checks a body as the endpoint of this path would, for a model without a chat template: what the fuzz targets call.
+pub fn check_body(path: &str, body: &[u8]) -> Result<(), error::ApiError> {
+    let context = chat::RequestContext {
+        sampling: lily_engine::SamplingParams::default(),
+        vocab: 1000,
+        thinking: None,
+        models: vec!["model".to_string()],
+        template: None,
+    };
+    match path {
+        "/v1/completions" => completions::check(body, &context),
+        "/v1/responses" => responses::check(body, &context),
+        "/v1/messages" => anthropic::check(body, &context),
+        _ => chat::parse(body, &context).map(drop),
+    }
+}

@@ -128,6 +128,50 @@ fn text(app: &App) -> String {
         "Whether the engine takes requests.",
         one(f64::from(u8::from(engine.is_running()))),
     );
+    let figures = engine.figures();
+    let cache = &figures.cache;
+    let rows = cache
+        .lookups
+        .iter()
+        .map(|((code, kind), n)| (format!("{{reason=\"{code}\",checkpoint=\"{kind}\"}}"), *n as f64));
+    metric(
+        "cache_lookups_total",
+        "counter",
+        "Prompts, by what the prefix cache had for them and why.",
+        rows.collect(),
+    );
+    let rows = cache.taken.iter().map(|(kind, n)| (format!("{{checkpoint=\"{kind}\"}}"), *n as f64));
+    metric("cache_checkpoints_taken_total", "counter", "Checkpoints taken, by kind.", rows.collect());
+    for (name, kind, help, value) in [
+        ("cache_ram_bytes", "gauge", "Bytes of checkpoints in memory.", cache.ram_bytes),
+        ("cache_ram_checkpoints", "gauge", "Checkpoints in memory.", cache.ram_checkpoints),
+        (
+            "cache_ram_evictions_total",
+            "counter",
+            "Checkpoints that left memory for others.",
+            cache.ram_evictions,
+        ),
+        ("cache_disk_bytes", "gauge", "Bytes of checkpoints on disk.", cache.disk_bytes),
+        ("cache_disk_checkpoints", "gauge", "Checkpoints on disk.", cache.disk_checkpoints),
+        (
+            "cache_disk_evictions_total",
+            "counter",
+            "Checkpoints that left the disk for others.",
+            cache.disk_evictions,
+        ),
+        (
+            "cache_disk_errors_total",
+            "counter",
+            "Reads and writes of checkpoints that failed.",
+            cache.disk_errors,
+        ),
+        ("requests_refused_total", "counter", "Requests refused since the queue was full.", figures.refused),
+    ] {
+        metric(name, kind, help, one(value as f64));
+    }
+    let rows = figures.decode_batches.iter().enumerate().filter(|(_, n)| **n > 0);
+    let rows = rows.map(|(i, n)| (format!("{{sequences=\"{}\"}}", i + 1), *n as f64));
+    metric("decode_steps_total", "counter", "Decode steps, by sequences in the batch.", rows.collect());
     let [count, total, worst, waited] = app.engine.mask_times();
     metric("grammar_masks_total", "counter", "Token masks computed.", one(count as f64));
     metric("grammar_mask_seconds_total", "counter", "Time spent on token masks.", one(total as f64 / 1e6));

@@ -10,7 +10,7 @@ use axum::{
 };
 use serde_json::json;
 
-use crate::{app::App, body, error::ApiError, job, sse::EventStream};
+use crate::{app::App, body, chat::RequestContext, error::ApiError, job, sse::EventStream};
 
 /// `POST /v1/messages`.
 pub(crate) async fn messages(State(app): State<App>, request: Request) -> Response {
@@ -54,4 +54,9 @@ async fn count(app: App, request: Request) -> Result<Response, ApiError> {
     })
     .await?;
     Ok(Json(json!({"input_tokens": tokens})).into_response())
+}
+
+/// Checks a body.
+pub(crate) fn check(body: &[u8], context: &RequestContext) -> Result<(), ApiError> {
+    request::parse(body, context, true).map(drop)
 }

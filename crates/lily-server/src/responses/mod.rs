@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{app::App, body, error::ApiError, job, sse::EventStream};
+use crate::{app::App, body, chat::RequestContext, error::ApiError, job, sse::EventStream};
 
 /// The handler.
 pub(crate) async fn responses(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
@@ -36,4 +36,9 @@ pub(crate) async fn responses(State(app): State<App>, request: Request) -> Resul
         Some(answer) => Ok(Json(head.whole(answer)).into_response()),
         None => Err(ApiError::stopping()),
     }
+}
+
+/// Checks a body.
+pub(crate) fn check(body: &[u8], context: &RequestContext) -> Result<(), ApiError> {
+    request::parse(body, context).map(drop)
 }

@@ -13,10 +13,10 @@ use crate::{
     output::{grouped, print},
 };
 
-/// Serve the OpenAI-compatible HTTP API.
+/// Serve OpenAI's and Anthropic's HTTP APIs.
 ///
-/// POST /v1/chat/completions (streaming and not), GET /v1/models, GET /health. Listens on this machine only unless
-/// told otherwise. Ctrl-C lets answers that have begun end; a second one exits at once.
+/// POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages and helpers; GET /openapi.json lists all.
+/// Listens on this machine only unless told otherwise. Ctrl-C lets answers that have begun end; a second one exits at once.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Checkpoint directory, or `lily-mini` for the model inside this program.
@@ -55,7 +55,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ID", env = "LILY_MODEL_ID")]
     model_id: Option<String>,
 
-    /// A further model id that is accepted. May be repeated.
+    /// A further model id that is accepted; `*` accepts any. May be repeated.
     #[arg(long, value_name = "ID", value_delimiter = ',', env = "LILY_ALIAS")]
     alias: Vec<String>,
 

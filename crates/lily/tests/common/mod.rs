@@ -116,12 +116,16 @@ impl Server {
 
     /// A stream of server-sent events. Dropping it closes the connection.
     pub fn stream(&self, fields: Value) -> Events {
-        let mut fields = fields;
-        fields["stream"] = true.into();
+        self.stream_of("/v1/chat/completions", chat_body(fields))
+    }
+
+    /// [`stream`](Self::stream) of any path with this body.
+    pub fn stream_of(&self, path: &str, mut body: Value) -> Events {
+        body["stream"] = true.into();
         // A connection of its own, so that dropping it is what the server sees.
         let agent: ureq::Agent =
             ureq::Agent::config_builder().max_idle_connections(0).http_status_as_error(false).build().into();
-        let response = agent.post(self.url("/v1/chat/completions")).send_json(chat_body(fields)).unwrap();
+        let response = agent.post(self.url(path)).send_json(body).unwrap();
         assert_eq!(response.status().as_u16(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Events(BufReader::new(Box::new(response.into_body().into_reader())))
