@@ -22,7 +22,7 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Annotated, Literal
 
 import openai
 import pydantic
@@ -192,10 +192,10 @@ def errors(client: openai.OpenAI, failures: Failures):
 class Entry(pydantic.BaseModel):
     """What structured answers are parsed into."""
 
-    word: str
+    word: str = pydantic.Field(max_length=20)
     part_of_speech: Literal["noun", "verb", "adjective", "adverb"]
     known: bool
-    senses: list[str] = pydantic.Field(max_length=3)
+    senses: list[Annotated[str, pydantic.Field(max_length=30)]] = pydantic.Field(max_length=3)
 
 
 def structured(client: openai.OpenAI, failures: Failures):
@@ -250,8 +250,9 @@ def forced_tools(client: openai.OpenAI, failures: Failures):
 
 def conversation(client: openai.OpenAI, failures: Failures):
     """Streamed tool calls, and that a tool conversation reuses what was computed."""
-    messages, shares = ask("heron"), []
+    shares = []
     for word in ("heron", "river", "piano"):
+        messages = ask(word)
         arguments, name, call_id, usage = "", None, None, None
         stream = client.chat.completions.create(
             model=MODEL, messages=messages, tools=[LOOKUP], stream=True, stream_options={"include_usage": True},
@@ -276,9 +277,6 @@ def conversation(client: openai.OpenAI, failures: Failures):
         )
         usage = answer.usage
         shares.append((usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens))
-        following = {"heron": "river", "river": "piano", "piano": None}[word]
-        if following:
-            messages += [{"role": "assistant", "content": answer.choices[0].message.content}, *ask(following)]
     print("tool conversation, (prompt, cached) tokens a request: " + ", ".join(f"{p}/{c}" for p, c in shares))
     # The request after a call begins with all that was computed for the call.
     failures.check(all(cached > 0 for _, cached in shares[1::2]), f"cached after calls: {shares}")
