@@ -64,6 +64,14 @@ impl TokenMask {
         }
     }
 
+    /// The ids in both sets.
+    pub fn and(&self, other: &Self) -> Self {
+        let words = self.words.iter().zip(&other.words).map(|(a, b)| a & b);
+        let mut both = Self { words: words.collect(), vocab: self.vocab.min(other.vocab) };
+        both.words.resize(both.vocab.div_ceil(32), 0);
+        both
+    }
+
     /// How many ids are in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
@@ -153,6 +161,8 @@ mod tests {
             mask.insert(last + 1);
             assert_eq!(mask.len(), vocab - 1, "an id that does not exist");
         }
+        let both = TokenMask::from_words(&[0b110], 40).and(&TokenMask::from_words(&[0b011, 1], 40));
+        assert_eq!(both, TokenMask::from_words(&[0b010], 40));
         assert!(TokenMask::none(40).is_empty());
         assert_eq!(TokenMask::from_words(&[u32::MAX; 9], 40).len(), 40);
         assert_eq!(TokenMask::from_words(&[0b101], 40).len(), 2);

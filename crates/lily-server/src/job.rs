@@ -68,7 +68,12 @@ pub(crate) struct Prepared {
 /// that may block; see [`blocking`].
 pub(crate) fn prepare(app: &App, job: Job) -> Result<Prepared, ApiError> {
     let prompt = prompt(&app.engine, app, &job.source)?;
-    let mut spec = ConstraintSpec { thinking_budget: job.thinking_budget, ..ConstraintSpec::default() };
+    let room = app.engine.engine().options().context_limit.saturating_sub(prompt.ids.len());
+    let mut spec = ConstraintSpec {
+        thinking_budget: job.thinking_budget,
+        max_tokens: Some(job.options.max_tokens.map_or(room, |most| most.min(room))),
+        ..ConstraintSpec::default()
+    };
     let mut grammars = None;
     if job.answer.is_some() || job.calls.is_some() || job.thinking_budget.is_some() {
         let made =

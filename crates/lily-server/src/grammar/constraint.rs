@@ -19,7 +19,14 @@ pub struct ConstraintSpec {
     pub calls: Option<Compiled>,
     /// Most tokens of thinking; then it is closed.
     pub thinking_budget: Option<usize>,
+    /// Most tokens of the whole generation. An answer in JSON that comes near it is brought to its end: a value cut in
+    /// two is of no use to anyone.
+    pub max_tokens: Option<usize>,
 }
+
+/// Share of the tokens that are kept for bringing an answer to its end, and the most of them.
+const ENDING_SHARE: usize = 4;
+const ENDING_MOST: usize = 512;
 
 impl ConstraintSpec {
     /// A fresh constraint for one generation, or `None` when there is nothing to constrain. `in_reasoning`: the prompt
@@ -44,6 +51,7 @@ impl ConstraintSpec {
             phase: Phase::Free,
             // The mask that answers the first question is computed while the prompt is.
             ready: None,
+            written: 0,
             mask: TokenMask::none(grammars.vocab),
         };
         constraint.phase = if in_reasoning {
@@ -81,6 +89,8 @@ struct AnswerConstraint {
     phase: Phase,
     /// What the worker said and was not used up.
     ready: Option<Next>,
+    /// Tokens written, thinking included.
+    written: usize,
     mask: TokenMask,
 }
 
@@ -101,6 +111,13 @@ impl AnswerConstraint {
     fn closers(&self, tail: &[u8]) -> VecDeque<u32> {
         let line_break = self.grammars.line_break.filter(|_| !tail.is_empty() && !tail.ends_with(b"\n"));
         line_break.into_iter().chain(self.grammars.close_think).chain(self.grammars.blank_line).collect()
+    }
+
+    /// Whether an answer in JSON should come to its end.
+    fn must_end(&self) -> bool {
+        let json = self.spec.answer.as_ref().is_some_and(|answer| answer.is_json);
+        let most = self.spec.max_tokens.filter(|_| json);
+        most.is_some_and(|most| self.written + (most / ENDING_SHARE).min(ENDING_MOST) >= most)
     }
 
     fn only(&mut self, ids: &[u32]) {
@@ -166,7 +183,12 @@ impl Constraint for AnswerConstraint {
                 self.only(&next);
             }
             Phase::Answer(_) | Phase::Call(_) => match &self.ready {
-                Some(Next::Mask(mask)) => self.mask.clone_from(mask),
+                Some(Next::Mask(mask)) => {
+                    self.mask.clone_from(mask);
+                    if self.must_end() {
+                        self.grammars.closers.narrow(&mut self.mask);
+                    }
+                }
                 _ => {
                     let stops = self.grammars.stop_tokens.clone();
                     self.only(&stops);
@@ -183,6 +205,7 @@ impl Constraint for AnswerConstraint {
 
     fn accept(&mut self, id: u32) -> Result<(), ConstraintError> {
         self.ready = None;
+        self.written += 1;
         self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Thinking { written, tail } => self.thought(written, tail, id)?,
             Phase::Forced(mut ids) => {

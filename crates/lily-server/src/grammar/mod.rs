@@ -16,6 +16,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use lily_engine::TokenMask;
 use lily_text::{Tokenizer, ToolSet};
 use llguidance::{
     Matcher, ParserFactory,
@@ -69,11 +70,15 @@ pub struct GrammarError(pub String);
 
 /// A compiled grammar, from which each generation gets a copy.
 #[derive(Clone)]
-pub struct Compiled(Arc<Mutex<Matcher>>);
+pub struct Compiled {
+    matcher: Arc<Mutex<Matcher>>,
+    /// What it describes is JSON.
+    is_json: bool,
+}
 
 impl Compiled {
     fn matcher(&self) -> Matcher {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
+        self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }
 }
 
@@ -117,6 +122,7 @@ pub struct Grammars {
     /// For every number of bytes of `</think>` already written: ids of tokens that would complete it and begin the
     /// answer in the same token.
     glued: Vec<Vec<u32>>,
+    closers: Closers,
     times: Arc<MaskTimes>,
 }
 
@@ -139,6 +145,7 @@ impl Grammars {
             })
             .collect();
         let glued = glued(&words);
+        let closers = Closers::new(&words, &stop_tokens);
         let info = TokRxInfo::new(vocab as u32, stop_tokens[0]);
         let trie = TokTrie::from(&info, &words).with_eos_tokens(&stop_tokens);
         let env: TokEnv = Arc::new(Vocabulary { trie, tokenizer: tokenizer.clone() });
@@ -160,6 +167,7 @@ impl Grammars {
             line_break: single("\n"),
             open_call: single("<tool_call>"),
             glued,
+            closers,
             times: Arc::default(),
         })
     }
@@ -171,6 +179,8 @@ impl Grammars {
 
     /// Compiles a grammar; the error says what in it is not supported.
     pub fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        let is_json =
+            matches!(grammar, Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::JsonOrCalls { .. });
         let grammar = match grammar {
             Grammar::JsonObject => TopLevelGrammar::from_json_schema(compact(&json!({"type": "object"}))),
             Grammar::JsonSchema(schema) => {
@@ -197,7 +207,7 @@ impl Grammars {
             self.factory.create_parser(grammar).map_err(|e| GrammarError(first_line(&e.to_string())))?;
         let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
-            None => Ok(Compiled(Arc::new(Mutex::new(matcher)))),
+            None => Ok(Compiled { matcher: Arc::new(Mutex::new(matcher)), is_json }),
             Some(error) => Err(GrammarError(first_line(&error))),
         }
     }
@@ -240,6 +250,64 @@ fn choice(choices: &[String]) -> Result<String, GrammarError> {
     let grammar = format!("start: {}\n", quoted.join(" | "));
     check_size(&grammar)?;
     Ok(grammar)
+}
+
+/// Tokens that bring JSON nearer to its end, for answers that come near their token limit.
+struct Closers {
+    /// The turn's end.
+    stop: TokenMask,
+    /// Tokens that begin with `}` or `]`, and those that begin with a comma.
+    brackets: TokenMask,
+    commas: TokenMask,
+    /// The quote alone, and a letter alone: where both may come, a string is being written.
+    quote: Option<u32>,
+    quotes: TokenMask,
+    letter: Option<u32>,
+}
+
+impl Closers {
+    fn new(words: &[Vec<u8>], stop_tokens: &[u32]) -> Self {
+        let all = |test: &dyn Fn(&[u8]) -> bool| {
+            let mut mask = TokenMask::none(words.len());
+            let ids = words.iter().enumerate().filter(|(_, word)| test(word));
+            ids.for_each(|(id, _)| mask.insert(id as u32));
+            mask
+        };
+        let exactly = |text: &[u8]| words.iter().position(|word| word == text).map(|id| id as u32);
+        let mut stop = TokenMask::none(words.len());
+        stop_tokens.iter().for_each(|&id| stop.insert(id));
+        let quote = exactly(b"\"");
+        let mut quotes = TokenMask::none(words.len());
+        quote.into_iter().for_each(|id| quotes.insert(id));
+        Self {
+            stop,
+            quote,
+            quotes,
+            brackets: all(&|word| matches!(word.first(), Some(b'}' | b']'))),
+            commas: all(&|word| word.first() == Some(&b',')),
+            letter: exactly(b"Q"),
+        }
+    }
+
+    /// Narrows a mask to what ends the answer soonest, as far as that can be told from the mask.
+    fn narrow(&self, mask: &mut TokenMask) {
+        let allowed = |id: Option<u32>| id.is_some_and(|id| mask.contains(id));
+        if allowed(self.quote) && allowed(self.letter) {
+            *mask = self.quotes.clone();
+            return;
+        }
+        if allowed(self.letter) {
+            // Free text that may not end yet.
+            return;
+        }
+        for nearer in [&self.stop, &self.brackets, &self.commas, &self.quotes] {
+            let narrowed = mask.and(nearer);
+            if !narrowed.is_empty() {
+                *mask = narrowed;
+                return;
+            }
+        }
+    }
 }
 
 /// See [`Grammars::glued`].

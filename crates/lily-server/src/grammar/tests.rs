@@ -204,3 +204,37 @@ fn what_cannot_be_a_grammar_is_said() {
         }
     }
 }
+
+#[test]
+fn answers_in_json_end_before_their_limit() {
+    let s = setting();
+    let schema = json!({"type": "object", "properties": {
+        "a": {"type": "string"}, "b": {"type": "array", "items": {"type": "string"}}, "c": {"type": "object"}},
+        "required": ["a", "b", "c"]});
+    for (schema, max_tokens) in
+        [(schema, 120), (json!({"type": "object"}), 80), (json!({"type": "array"}), 60)]
+    {
+        let answer = Some(s.grammars.compile(&Grammar::JsonSchema(schema.clone())).unwrap());
+        let spec = ConstraintSpec { answer, max_tokens: Some(max_tokens), ..Default::default() };
+        let handle = spec.start(&s.grammars, &s.tokenizer, false).unwrap().unwrap();
+        // Writes what lengthens the answer most: anything but quotes and brackets, where it may.
+        let mut ids = Vec::new();
+        while ids.len() < max_tokens {
+            let allowed = handle.with(|c| c.mask().unwrap().cloned()).unwrap();
+            if allowed.contains(s.stop) && allowed.len() == 1 {
+                break;
+            }
+            let dull = |id: &u32| {
+                let text = s.tokenizer.decode(&[*id], false);
+                text.chars().any(|c| "\"{}[],".contains(c)) || *id == s.stop
+            };
+            let every = || (0..allowed.vocab() as u32).filter(|&id| allowed.contains(id));
+            let id = every().find(|id| !dull(id)).or_else(|| every().find(|&id| id != s.stop)).unwrap();
+            handle.with(|c| c.accept(id)).unwrap();
+            ids.push(id);
+        }
+        let text = s.tokenizer.decode(&ids, false);
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(ids.len() > max_tokens / 2 && value.is_object() == (schema["type"] == "object"), "{text}");
+    }
+}

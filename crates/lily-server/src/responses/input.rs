@@ -55,12 +55,15 @@ impl Messages {
         match item.get("type").and_then(Value::as_str) {
             None | Some("message") => self.message(path, item),
             Some("function_call") => {
-                let read = ["type", "call_id", "name", "arguments"];
-                let known = [ITEM, &[("namespace", Allowed::Nothing)]].concat();
-                fields::check_others(&prefix, item, &read, &known)?;
+                let read = ["type", "call_id", "name", "arguments", "namespace"];
+                fields::check_others(&prefix, item, &read, ITEM)?;
                 let [id, name, arguments] =
                     ["call_id", "name", "arguments"].map(|field| text(&prefix, item, field));
-                let function = json!({"name": name?, "arguments": arguments?});
+                let name = match item.get("namespace").and_then(Value::as_str) {
+                    Some(space) => [space, name?].join("."),
+                    None => name?.to_string(),
+                };
+                let function = json!({"name": name, "arguments": arguments?});
                 let call = json!({"id": id?, "type": "function", "function": function});
                 self.turn.get_or_insert_default().calls.push(call);
                 Ok(())

@@ -1,6 +1,9 @@
 //! A `response` object and its items.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    collections::HashMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde_json::{Map, Value, json};
 
@@ -9,6 +12,9 @@ use crate::{
     generate::{Finish, Outcome, TokenLogprob},
     job::{Answer, Block},
 };
+
+/// Joined names of the functions in namespaces: (namespace, name).
+pub(super) type Namespaces = HashMap<String, (String, String)>;
 
 /// What a response repeats of its request.
 #[derive(Debug, Clone)]
@@ -22,6 +28,7 @@ pub(super) struct Echo {
     pub(super) effort: Value,
     pub(super) format: Value,
     pub(super) tools: Vec<Value>,
+    pub(super) namespaces: Namespaces,
     pub(super) tool_choice: Value,
     pub(super) parallel_tool_calls: bool,
     pub(super) metadata: Map<String, Value>,
@@ -65,14 +72,6 @@ pub(super) fn message_item(id: &str, status: &str, content: &[Value]) -> Value {
     json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
 }
 
-/// A call item.
-pub(super) fn call_item(id: &str, status: &str, call_id: &str, name: &str, arguments: &str) -> Value {
-    json!({
-        "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
-        "arguments": arguments,
-    })
-}
-
 impl Head {
     pub(super) fn new(model: &str, echo: Echo) -> Self {
         Self {
@@ -81,6 +80,26 @@ impl Head {
             model: model.to_string(),
             echo,
         }
+    }
+
+    /// A call item.
+    pub(super) fn call_item(
+        &self,
+        id: &str,
+        status: &str,
+        call_id: &str,
+        name: &str,
+        arguments: &str,
+    ) -> Value {
+        let mut item = json!({
+            "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
+            "arguments": arguments,
+        });
+        if let Some((namespace, name)) = self.echo.namespaces.get(name) {
+            item["namespace"] = json!(namespace);
+            item["name"] = json!(name);
+        }
+        item
     }
 
     /// The object with this status and these items.
@@ -117,7 +136,9 @@ impl Head {
                     let part = text_part(text, logprobs.take().unwrap_or_default());
                     message_item(&new_id("msg"), status, &[part])
                 }
-                Block::Call(call) => call_item(&new_id("fc"), status, &call.id, &call.name, &call.arguments),
+                Block::Call(call) => {
+                    self.call_item(&new_id("fc"), status, &call.id, &call.name, &call.arguments)
+                }
             })
             .collect();
         self.object(status, &items, Some(&answer.outcome))

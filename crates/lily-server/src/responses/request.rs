@@ -5,7 +5,10 @@ use lily_text::RenderRequest;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{input, output::Echo};
+use super::{
+    input,
+    output::{Echo, Namespaces},
+};
 use crate::{
     chat::{RequestContext, thinking::Thinking},
     error::ApiError,
@@ -91,7 +94,7 @@ pub(super) fn parse(body: &[u8], context: &RequestContext) -> Result<ResponseJob
     let logprobs = params::logprobs(Some(wants_logprobs || body.top_logprobs.is_some()), body.top_logprobs)?;
 
     let list = body.tools.unwrap_or_default();
-    let offered = tools(&list)?;
+    let (offered, namespaces) = tools(&list)?;
     let choice = openai_choice(body.tool_choice.as_ref(), |tool| tool.get("name"))?;
     let parallel = body.parallel_tool_calls != Some(false);
     let plan = offered.plan(&choice, "tool_choice", parallel, format)?;
@@ -144,6 +147,7 @@ pub(super) fn parse(body: &[u8], context: &RequestContext) -> Result<ResponseJob
         effort: effort.map_or(Value::Null, Value::from),
         format: text.get("format").cloned().unwrap_or_else(|| json!({"type": "text"})),
         tools: list,
+        namespaces,
         tool_choice: body.tool_choice.unwrap_or_else(|| json!("auto")),
         parallel_tool_calls: parallel,
         metadata: body.metadata.unwrap_or_default(),
@@ -199,36 +203,68 @@ fn include(list: &[Value]) -> Result<bool, ApiError> {
     Ok(logprobs)
 }
 
-fn tools(list: &[Value]) -> Result<Offered, ApiError> {
+/// Joins a namespace and a function's name, for the model, which knows no namespaces.
+const NAMESPACE_SEPARATOR: &str = ".";
+
+/// The functions offered, and for those of a namespace what their joined names mean.
+fn tools(list: &[Value]) -> Result<(Offered, Namespaces), ApiError> {
     Offered::check_count(list.len())?;
-    let mut offered = Offered::default();
+    let (mut offered, mut namespaces) = (Offered::default(), Namespaces::default());
     for (i, tool) in list.iter().enumerate() {
         let path = format!("tools[{i}]");
         match tool.get("type").and_then(Value::as_str) {
-            Some("function") => {}
-            Some(other) => {
-                return Err(ApiError::unsupported(
-                    format!("{path}.type"),
-                    format!("tools of type {other:?} are not supported; only \"function\" is"),
-                ));
+            Some("function") => add(&mut offered, &path, tool, tool.get("name"))?,
+            Some("namespace") => {
+                fields::check_others(
+                    &format!("{path}."),
+                    tool,
+                    &["type", "name", "description", "tools"],
+                    &[],
+                )?;
+                let space = tool.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+                let space =
+                    space.ok_or_else(|| params::missing(&format!("{path}.name"), "the namespace's name"))?;
+                let inner = tool.get("tools").and_then(Value::as_array).into_iter().flatten();
+                for (j, tool) in inner.enumerate() {
+                    let path = format!("{path}.tools[{j}]");
+                    if tool.get("type").and_then(Value::as_str) != Some("function") {
+                        return Err(not_a_function(&path, tool));
+                    }
+                    let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
+                    let joined = [space, name].join(NAMESPACE_SEPARATOR);
+                    add(&mut offered, &path, tool, Some(&json!(joined)))?;
+                    namespaces.insert(joined, (space.to_string(), name.to_string()));
+                }
             }
-            None => {
-                return Err(ApiError::invalid(
-                    format!("{path}.type"),
-                    format!("found {}; expected an object of type \"function\"", shown(tool)),
-                ));
-            }
+            _ => return Err(not_a_function(&path, tool)),
         }
-        let known = ["type", "name", "description", "parameters", "strict"];
-        fields::check_others(&format!("{path}."), tool, &known, &[])?;
-        offered.add(&Declared {
-            path: &path,
-            name: tool.get("name"),
-            description: tool.get("description"),
-            parameters: tool.get("parameters"),
-            schema_field: "parameters",
-            strict: tool.get("strict"),
-        })?;
     }
-    Ok(offered)
+    Ok((offered, namespaces))
+}
+
+fn not_a_function(path: &str, tool: &Value) -> ApiError {
+    match tool.get("type").and_then(Value::as_str) {
+        Some(other) => ApiError::unsupported(
+            format!("{path}.type"),
+            format!("tools of type {other:?} are not supported; only \"function\" and \"namespace\" are"),
+        ),
+        None => ApiError::invalid(
+            format!("{path}.type"),
+            format!("found {}; expected an object of type \"function\"", shown(tool)),
+        ),
+    }
+}
+
+fn add(offered: &mut Offered, path: &str, tool: &Value, name: Option<&Value>) -> Result<(), ApiError> {
+    let known = ["type", "name", "description", "parameters", "strict"];
+    let neutral = [("defer_loading", Allowed::Only("false")), ("output_schema", Allowed::Anything)];
+    fields::check_others(&format!("{path}."), tool, &known, &neutral)?;
+    offered.add(&Declared {
+        path,
+        name,
+        description: tool.get("description"),
+        parameters: tool.get("parameters"),
+        schema_field: "parameters",
+        strict: tool.get("strict"),
+    })
 }

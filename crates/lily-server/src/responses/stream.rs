@@ -3,7 +3,7 @@
 use axum::response::sse::Event;
 use serde_json::{Value, json};
 
-use super::output::{Head, call_item, message_item, new_id, reasoning_item, status, text_part};
+use super::output::{Head, message_item, new_id, reasoning_item, status, text_part};
 use crate::{
     chat::response::logprob_entries,
     error::ApiError,
@@ -86,7 +86,7 @@ impl ResponseStream {
                 let body =
                     json!({"item_id": id, "output_index": index, "name": name, "arguments": arguments});
                 events.push(self.event("response.function_call_arguments.done", body));
-                call_item(&id, status, &call_id, &name, &arguments)
+                self.head.call_item(&id, status, &call_id, &name, &arguments)
             }
         };
         events.push(self.event("response.output_item.done", json!({"output_index": index, "item": item})));
@@ -130,7 +130,7 @@ impl ResponseStream {
             }
             Delta::CallStart { id: call_id, name, .. } => {
                 let id = new_id("fc");
-                let item = call_item(&id, "in_progress", &call_id, &name, "");
+                let item = self.head.call_item(&id, "in_progress", &call_id, &name, "");
                 let open = Open::Call { id, call_id, name, arguments: String::new() };
                 self.begin_item(open, &item, None, events);
             }
