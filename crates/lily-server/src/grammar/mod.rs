@@ -179,8 +179,8 @@ impl Grammars {
 
     /// Compiles a grammar; the error says what in it is not supported.
     pub fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
-        let is_json =
-            matches!(grammar, Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::JsonOrCalls { .. });
+        // In calls a quote ends nothing.
+        let is_json = matches!(grammar, Grammar::JsonObject | Grammar::JsonSchema(_));
         let grammar = match grammar {
             Grammar::JsonObject => TopLevelGrammar::from_json_schema(compact(&json!({"type": "object"}))),
             Grammar::JsonSchema(schema) => {
