@@ -23,6 +23,7 @@ pub mod kernels;
 pub mod model;
 pub mod plan;
 pub mod selftest;
+pub mod synthetic;
 
 pub use device::{Device, DeviceFacts};
 pub use error::GpuError;

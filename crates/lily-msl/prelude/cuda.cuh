@@ -10,6 +10,15 @@
 #define LILY_POPCOUNT(x) __popc(x)
 #define LILY_CLZ(x) __clz(x)
 #define LILY_CTZ(x) (__ffs(x) - 1)
+// With LILY_PDL a kernel may have been launched before the one in front of it is complete: it waits, then lets the next
+// one be launched (programmatic dependent launch, sm_90 and later).
+#if defined(LILY_PDL)
+#define LILY_ENTER                                                                                 \
+  asm volatile("griddepcontrol.wait;" ::: "memory");                                               \
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#else
+#define LILY_ENTER
+#endif
 static __forceinline__ unsigned short lily_to_half(float f) {
   unsigned short b;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(f));

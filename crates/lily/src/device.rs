@@ -31,6 +31,8 @@ pub enum Device {
     Cpu,
     /// The GPU of a Mac with Apple silicon, macOS 15 or later.
     Metal,
+    /// An NVIDIA GPU; needs its driver, and NVRTC when kernels are compiled first.
+    Cuda,
     /// A software GPU that runs the GPU kernels on the CPU: slow, for tests. Needs a C++ compiler.
     Soft,
     /// The slow f32 reference that every device is tested against.
@@ -131,8 +133,15 @@ pub fn open_gpu(device: Device) -> Result<Option<Box<dyn GpuDevice>>> {
     Ok(match device {
         Device::Cpu | Device::Reference => None,
         Device::Metal => Some(metal::open(&MetalOptions::new())?),
+        Device::Cuda => Some(cuda()?),
         Device::Soft => Some(Box::new(SoftDevice::new(SoftOptions::default())?)),
-        Device::Auto if !metal::available() => None,
+        Device::Auto if !metal::available() => match cuda() {
+            Ok(gpu) => Some(gpu),
+            Err(reason) => {
+                tracing::debug!("{reason}");
+                None
+            }
+        },
         Device::Auto => match metal::open(&MetalOptions::new()) {
             Ok(gpu) => Some(gpu),
             // A GPU that should work and does not must not pass unseen.
@@ -147,6 +156,20 @@ pub fn open_gpu(device: Device) -> Result<Option<Box<dyn GpuDevice>>> {
 fn cpu(weights: Arc<ModelWeights>, threads_wanted: usize) -> Result<Box<dyn Backend>> {
     let options = CpuOptions { threads: threads(threads_wanted)?, isa: None };
     Ok(Box::new(CpuBackend::new(weights, options)?))
+}
+
+/// The first NVIDIA GPU of this machine.
+#[cfg(not(target_os = "macos"))]
+fn cuda() -> Result<Box<dyn GpuDevice>> {
+    use lily_gpu::device::cuda::{CudaDevice, CudaOptions};
+    Ok(Box::new(CudaDevice::new(CudaOptions::default())?))
+}
+
+/// The first NVIDIA GPU of this machine.
+#[cfg(target_os = "macos")]
+fn cuda() -> Result<Box<dyn GpuDevice>> {
+    let reason = "there is no CUDA on macOS; use --device metal".to_string();
+    Err(GpuError::NoDevice { device: "cuda", reason }.into())
 }
 
 /// Most compute threads; more than any machine has cores, and few enough to start.

@@ -1,5 +1,7 @@
 //! What a device must be able to do. A plan is prepared once and submitted every step.
 
+#[cfg(not(target_os = "macos"))]
+pub mod cuda;
 pub mod metal;
 pub mod soft;
 

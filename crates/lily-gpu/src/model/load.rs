@@ -195,7 +195,7 @@ fn vectors(w: &ModelWeights, out: &mut Vec<(String, Source<'_>)>, report: &mut L
 
 /// The turns that a position makes, for each of `dim / 2` rotations, as 64-bit binary fractions, high word first:
 /// `theta^(-2i / dim) / 2 pi` (arXiv:2104.09864).
-pub(super) fn rotary_rates(theta: f64, dim: usize) -> Vec<[u32; 2]> {
+pub(crate) fn rotary_rates(theta: f64, dim: usize) -> Vec<[u32; 2]> {
     (0..dim / 2)
         .map(|i| {
             let turns = theta.powf(-2.0 * i as f64 / dim as f64) / std::f64::consts::TAU;

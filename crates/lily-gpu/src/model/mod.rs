@@ -17,7 +17,7 @@ use std::{
 use lily_model::{ModelConfig, ModelWeights};
 
 pub use load::LoadReport;
-pub(crate) use load::tensors;
+pub(crate) use load::{rotary_rates, tensors};
 
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},

@@ -83,7 +83,7 @@ impl Unit {
             let args: Vec<String> = f.params.iter().map(argument).collect();
             let _ = writeln!(
                 out,
-                "  unsigned lily_end;\n}};\nextern \"C\" __global__ {bounds}void {s}(const __grid_constant__ {s}_args a) {{ (void)a; {}({}); }}",
+                "  unsigned lily_end;\n}};\nextern \"C\" __global__ {bounds}void {s}(const __grid_constant__ {s}_args a) {{ (void)a; LILY_ENTER {}({}); }}",
                 r.callable(k),
                 args.join(", ")
             );

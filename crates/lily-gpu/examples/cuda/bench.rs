@@ -1,0 +1,204 @@
+//! Decode steps of the real shapes: tokens a second, milliseconds by kernel, and what each way of running costs.
+
+use std::{collections::HashMap, error::Error, fs, path::Path, sync::Arc, time::Instant};
+
+use lily_gpu::{
+    Device,
+    device::{
+        PlanHandle, Region,
+        cuda::{CudaDevice, CudaOptions, attention_splits},
+    },
+    plan::{
+        BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan,
+        decode::{InputLayout, token_slot_offset},
+        decode_plan,
+    },
+    synthetic::SyntheticModel,
+};
+use lily_model::{ModelConfig, config::Quantization};
+use serde_json::{Value, json};
+
+const STEPS: usize = 64;
+const REPEATS: usize = 5;
+
+struct Bench {
+    device: CudaDevice,
+    model: ModelShape,
+    quantization: Quantization,
+    memory: HashMap<String, Region>,
+}
+
+impl Bench {
+    fn new(layers: usize, options: CudaOptions) -> Result<Self, Box<dyn Error>> {
+        let config = ModelConfig::qwen3_6_35b_a3b(layers);
+        let quantization = Quantization::mlx_4bit(layers);
+        let model = ModelShape::from_quantization(&config, &quantization);
+        Ok(Self { device: CudaDevice::new(options)?, model, quantization, memory: HashMap::new() })
+    }
+
+    fn plan(&self, tokens: usize, context: usize, from: usize) -> Plan {
+        let vocab = self.model.config.vocab_size;
+        let shape = DecodeShape {
+            tokens,
+            slots: tokens,
+            // Room for all steps.
+            capacity: context + STEPS,
+            splits: attention_splits(context + STEPS, self.device.limits()),
+            context: context + STEPS / 2,
+            ids: Ids::Slot(from),
+            head: Head::Greedy { slot: 1 - from, valid: vocab },
+        };
+        decode_plan(&self.model, &shape)
+    }
+
+    /// Memory for a plan. Weights are filled once; caches and state each time.
+    fn prepare(&mut self, plan: Plan) -> Result<(PlanHandle, Arc<Plan>), Box<dyn Error>> {
+        let plan = Arc::new(plan);
+        let mut regions = Vec::new();
+        for spec in &plan.buffers {
+            if spec.kind == BufferKind::Input {
+                regions.push(None);
+                continue;
+            }
+            let have = self.memory.get(&spec.name).copied().filter(|r| r.len >= spec.bytes);
+            let region = match have {
+                Some(r) => r,
+                None => {
+                    if let Some(old) = self.memory.remove(&spec.name) {
+                        self.device.release(old.buffer);
+                    }
+                    let buffer = self.device.allocate(&spec.name, spec.bytes)?;
+                    let region = Region { buffer, offset: 0, len: spec.bytes };
+                    let content = SyntheticModel::new(&self.model, &plan, 1).content(spec);
+                    self.device.fill(region, &content)?;
+                    self.memory.insert(spec.name.clone(), region);
+                    region
+                }
+            };
+            regions.push(Some(region));
+        }
+        Ok((self.device.prepare(plan.clone(), &regions)?, plan))
+    }
+
+    /// State and token slots as at the start.
+    fn reset(&mut self, plan: &Plan) -> Result<(), Box<dyn Error>> {
+        let synthetic = SyntheticModel::new(&self.model, plan, 1);
+        for spec in plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::State | BufferKind::TokenSlots)) {
+            let region = self.memory[&spec.name];
+            self.device.fill(region, &synthetic.content(spec))?;
+        }
+        Ok(())
+    }
+
+    /// Greedy steps, the next one submitted before the current one's ids are read: seconds a step and the ids.
+    fn decode(&mut self, plans: [PlanHandle; 2], plan: &Plan, tokens: usize, context: usize) -> Result<(f64, Vec<u32>), Box<dyn Error>> {
+        self.reset(plan)?;
+        let layout = InputLayout::new(tokens);
+        let slots: Vec<u32> = (0..tokens as u32).collect();
+        let id_slots = self.memory["token_slots"];
+        let mut ids = Vec::new();
+        let mut last = None;
+        let started = Instant::now();
+        for step in 0..STEPS {
+            let positions = vec![(context - 1 + step) as u32; tokens];
+            let ticket = self.device.submit(plans[step % 2], &layout.encode(&vec![0; tokens], &positions, &slots))?;
+            if let Some((before, slot)) = last.replace((ticket, 1 - step % 2)) {
+                self.device.wait(before)?;
+                let mut id = [0u8; 4];
+                self.device.read(id_slots.buffer, token_slot_offset(tokens, slot) as u64, &mut id)?;
+                ids.push(u32::from_le_bytes(id));
+            }
+        }
+        if let Some((ticket, _)) = last {
+            self.device.wait(ticket)?;
+        }
+        Ok((started.elapsed().as_secs_f64() / STEPS as f64, ids))
+    }
+
+    fn measure(&mut self, tokens: usize, context: usize) -> Result<(f64, f64, [PlanHandle; 2], Arc<Plan>), Box<dyn Error>> {
+        let (a, plan) = self.prepare(self.plan(tokens, context, 0))?;
+        let (b, _) = self.prepare(self.plan(tokens, context, 1))?;
+        let (_, first) = self.decode([a, b], &plan, tokens, context)?;
+        let mut times = Vec::new();
+        for _ in 0..REPEATS {
+            let (seconds, ids) = self.decode([a, b], &plan, tokens, context)?;
+            if ids != first {
+                let at = ids.iter().zip(&first).position(|(a, b)| a != b);
+                return Err(format!("context {context}: the ids of two runs differ from step {at:?} on").into());
+            }
+            times.push(seconds);
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        let mut graph = self.device.time_plan(a, 20)?;
+        graph.sort_unstable_by(f64::total_cmp);
+        println!("   ids {:?}...", &first[..6.min(first.len())]);
+        Ok((times[REPEATS / 2], graph[10], [a, b], plan))
+    }
+
+    fn forget(&mut self, plans: [PlanHandle; 2]) {
+        plans.into_iter().for_each(|p| self.device.discard(p));
+    }
+}
+
+pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), Box<dyn Error>> {
+    let mut results: Vec<Value> = Vec::new();
+    let started = Instant::now();
+    let mut b = Bench::new(layers, CudaOptions::default())?;
+    println!("{} ready after {:.2} s", b.device.facts().name, started.elapsed().as_secs_f64());
+    for &context in contexts {
+        let (step, graph, plans, plan) = b.measure(1, context)?;
+        let counters = Counters::of(&plan);
+        let floor = Floor::decode(&b.model.config, &b.quantization, context);
+        println!(
+            "{layers} layers, context {context}: {:.1} tok/s ({:.3} ms a step, {:.3} ms on the GPU), {:.0} GB/s, {} dispatches; floor {:.0} MB",
+            1.0 / step, step * 1e3, graph, counters.bytes() as f64 / step / 1e9, counters.dispatches, floor.bytes() as f64 / 1e6
+        );
+        let mut kernels = Vec::new();
+        let times = b.device.time_ops(plans[0], 20)?;
+        for t in &times {
+            let each = t.ms * 1e3 / t.launches as f64;
+            println!(
+                "   {:<18} {:<26} {:>3} x {:>7.2} us = {:>7.4} ms  {:>6.0} GB/s  {} registers, {} local, {} shared",
+                t.what, t.kernel, t.launches, each, t.ms, t.bytes as f64 / t.ms / 1e6, t.resources[0], t.resources[1], t.resources[2]
+            );
+            kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms, "bytes": t.bytes}));
+        }
+        println!("   sum of kernels alone {:.4} ms", times.iter().map(|t| t.ms).sum::<f64>());
+        results.push(json!({
+            "case": "decode", "layers": layers, "tokens": 1, "context": context, "tok_s": 1.0 / step, "ms": step * 1e3,
+            "gpu_ms": graph, "bytes": counters.bytes(), "floor_bytes": floor.bytes(), "kernels": kernels,
+        }));
+        b.forget(plans);
+    }
+    for tokens in [2, 4, 8, 16] {
+        let (step, graph, plans, _) = b.measure(tokens, 256)?;
+        println!("{layers} layers, {tokens} sequences at 256: {:.1} tok/s together ({:.3} ms a step, {:.3} on the GPU)", tokens as f64 / step, step * 1e3, graph);
+        if tokens == 16 {
+            for t in b.device.time_ops(plans[0], 10)? {
+                println!("   {:<18} {:<26} {:>3} x {:>7.2} us", t.what, t.kernel, t.launches, t.ms * 1e3 / t.launches as f64);
+            }
+        }
+        results.push(json!({"case": "batch", "layers": layers, "tokens": tokens, "context": 256, "tok_s": tokens as f64 / step, "ms": step * 1e3, "gpu_ms": graph}));
+        b.forget(plans);
+    }
+    drop(b);
+    for (name, options) in [
+        ("native, kernels do not start early", CudaOptions { native: true, early: false }),
+        ("translated, kernels start early", CudaOptions { native: false, early: true }),
+        ("translated, kernels do not start early", CudaOptions { native: false, early: false }),
+    ] {
+        let mut b = Bench::new(layers, options)?;
+        let (step, graph, plans, _) = b.measure(1, 256)?;
+        println!("{name}: {:.1} tok/s ({:.3} ms a step, {:.3} on the GPU)", 1.0 / step, step * 1e3, graph);
+        if !options.native && options.early {
+            for t in b.device.time_ops(plans[0], 10)? {
+                println!("   {:<18} {:<26} {:>3} x {:>7.2} us", t.what, t.kernel, t.launches, t.ms * 1e3 / t.launches as f64);
+            }
+        }
+        results.push(json!({"case": name, "layers": layers, "tokens": 1, "context": 256, "tok_s": 1.0 / step, "ms": step * 1e3, "gpu_ms": graph}));
+    }
+    if let Some(out) = out {
+        fs::write(out, serde_json::to_vec_pretty(&json!({"device": "NVIDIA H200", "results": results}))?)?;
+    }
+    Ok(())
+}
