@@ -15,8 +15,8 @@
 #define MOST_SPLITS 256
 struct AttentionLaunch {
   // Of a split: warps of a block that have positions: at most 8, and as many as a span has tiles.
-  u32 warps;
-  u32 release_first;
+  u32 warps, unused;
+  Step step;
 };
 
 // D += A B: 16 x 16 times 16 x 8 bfloats, f32 sums.
@@ -125,7 +125,8 @@ extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
     bring(k_tile, keys + (u64)p * ROW_BYTES, rows, k_full, lane);
     bring(v_tile, vals + (u64)p * ROW_BYTES, rows, v_full, lane);
   }
-  grid_enter(l.release_first);
+  if (warp == SPLIT_WARPS - 1) prefetch(l.step, lane);
+  grid_enter(l.step);
 
   {
     float v[8];
@@ -307,7 +308,8 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM)
   u32 used = loadu((const u32*)a.positions + token) / a.shape.span + 1;
   // The projection stands two kernels back.
   float gate = load1((const float*)a.projected + (u64)token * a.shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + i);
-  grid_enter(l.release_first);
+  if (warp == 0) prefetch(l.step, lane);
+  grid_enter(l.step);
   float largest = -INFINITY, sum = 0.0f;
   if (i < used) {
     float2 w = __ldcg((const float2*)a.weights + at + i);

@@ -24,10 +24,27 @@ typedef unsigned char u8;
 
 DEVICE void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void grid_release() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-DEVICE void grid_enter(u32 release_first) {
-  if (release_first) grid_release();
+// What every native kernel of a step is launched with besides its arguments.
+struct Step {
+  // Regions that a later kernel will read come to the second-level cache meanwhile: address, bytes, nothing; 16 bytes each.
+  u64 prefetch;
+  u32 regions;
+  u32 release_first;
+};
+DEVICE void grid_enter(const Step& s) {
+  if (s.release_first) grid_release();
   grid_wait();
-  if (!release_first) grid_release();
+  if (!s.release_first) grid_release();
+}
+// The blocks share the regions. One warp calls it, in its own time.
+DEVICE void prefetch(const Step& s, u32 lane) {
+  u32 blocks = gridDim.x * gridDim.y;
+  for (u32 i = blockIdx.x + gridDim.x * blockIdx.y + lane * blocks; i < s.regions; i += 32 * blocks) {
+    uint4 r = __ldg((const uint4*)s.prefetch + i);
+    u64 start = (u64)r.y << 32 | r.x;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(start), "r"(r.z) : "memory");
+  }
+  __syncwarp();
 }
 
 // ---- barriers in shared memory (PTX mbarrier)
@@ -77,8 +94,9 @@ DEVICE float bfloat_high(u32 word) { return __uint_as_float(word & 0xffff0000u);
 DEVICE float4 bfloats4(uint2 w) {
   return make_float4(bfloat_low(w.x), bfloat_high(w.x), bfloat_low(w.y), bfloat_high(w.y));
 }
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
-DEVICE float silu(float x) { return x / (1.0f + __expf(-x)); }
+// Where the exponential is too large the quotient is 0.
+DEVICE float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+DEVICE float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 DEVICE float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
 // ---- sums over a warp
@@ -107,9 +125,9 @@ DEVICE float warp_sum4(float a, float b, float c, float d, u32 lane) {
 
 // ---- activations as two signed bytes
 //
-// x = scale * (256 high + low), one scale for the 64 columns that also share a weight's scale: 15 bits. The products with
-// 4- and 8-bit codes are exact integers, so results do not depend on any order; the only error is the rounding of x (at
-// most 1/65,000 of the group's largest value), and the sum that multiplies the biases is taken over the rounded values.
+// x = scale * (256 high + low), one scale for 128 columns: 15 bits. The products with 4- and 8-bit codes are exact
+// integers, so results do not depend on any order; the only error is the rounding of x (at most 1/65,000 of the largest of
+// the 128), and the sum that multiplies the biases is taken over the rounded values.
 
 // Activations of all columns in shared memory: bytes, and for each group its scale and scale * sum.
 struct Staged {
@@ -126,28 +144,29 @@ DEVICE Staged staged_at(u8* p, u32 cols) {
   s.groups = (float2*)(p + 2 * cols);
   return s;
 }
-// Puts four columns from column 4 i. The 16 lanes of a group call together.
+// Puts four columns from column 4 i. A whole warp calls together, for 128 columns: they share the scale.
 DEVICE void stage(const Staged& s, u32 i, float4 v) {
-  float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-  for (int o = 8; o; o >>= 1) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, o));
+  float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  // Floats without a sign are in the order of their bits.
+  float largest = __uint_as_float(__reduce_max_sync(ALL, __float_as_uint(most)));
   // 127 * 256 + 127 is the largest number of two such bytes; a bit less leaves room for rounding.
   float inverse = largest > 1e-30f ? __fdividef(32600.0f, largest) : 0.0f;
   int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
   int c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
-  // A NaN is lost in the integers and must reach the result.
-  bool bad = !(fabsf(v.x + v.y + v.z + v.w) < 3.0e38f);
-  u32 any = __ballot_sync(ALL, bad) >> (threadIdx.x & 16) & 0xffffu;
-  int sum = a + b + c + d;
-  for (int o = 8; o; o >>= 1) sum += __shfl_xor_sync(ALL, sum, o);
   // The low byte is signed: what it lacks or has too much goes to the high one.
   u32 ab = __byte_perm((u32)a, (u32)b, 0x5410), cd = __byte_perm((u32)c, (u32)d, 0x5410);
   ((u32*)s.low)[i] = __byte_perm(ab, cd, 0x6420);
   ab = __byte_perm((u32)(a + 128), (u32)(b + 128), 0x5410);
   cd = __byte_perm((u32)(c + 128), (u32)(d + 128), 0x5410);
   ((u32*)s.high)[i] = __byte_perm(ab, cd, 0x7531);
-  if ((i & 15) == 0) {
-    float scale = any ? __int_as_float(0x7fc00000) : largest * (1.0f / 32600.0f);
-    s.groups[i / 16] = make_float2(scale, scale * (float)sum);
+  int sum = a + b + c + d;
+  bool upper = threadIdx.x & 16;
+  int first = __reduce_add_sync(ALL, upper ? 0 : sum), second = __reduce_add_sync(ALL, upper ? sum : 0);
+  // A NaN or an infinity is lost in the integers and must reach the result.
+  bool bad = __any_sync(ALL, !(fabsf(v.x + v.y + v.z + v.w) < 3.0e38f));
+  if ((threadIdx.x & 15) == 0) {
+    float scale = bad ? __int_as_float(0x7fc00000) : largest * (1.0f / 32600.0f);
+    s.groups[i / 16] = make_float2(scale, scale * (float)(upper ? second : first));
   }
 }
 
@@ -260,57 +279,76 @@ DEVICE u32 order_key(float v) {
   // NaN comes first, so that it reaches the result through its score.
   return v != v ? ALL : b & 0x80000000u ? ~b : b | 0x80000000u;
 }
-DEVICE float from_key(u32 k) { return __uint_as_float(k & 0x80000000u ? k & 0x7fffffffu : ~k); }
 
-// Puts the larger first.
-DEVICE void order(u32& a, u32& b) {
-  u32 m = max(a, b);
-  b = min(a, b);
-  a = m;
+// What a warp needs in shared memory to choose experts.
+struct Choice {
+  u32 largest[32];     // of each lane's keys
+  u32 key[32], id[32];  // candidates
+};
+
+// How many of the 32 values are larger than `mine`; with ids, also equal ones with a lower id.
+DEVICE u32 rank_of(const u32* values, u32 mine) {
+  u32 rank = 0;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    uint4 v = ((const uint4*)values)[i];
+    rank += (v.x > mine) + (v.y > mine) + (v.z > mine) + (v.w > mine);
+  }
+  return rank;
 }
 
-// ids[n] and scores[n] (softmax over the chosen) for n < chosen <= 32, in shared memory; visible after __syncwarp.
-// At most 256 experts. Every lane sorts its eight logits, then offers its best.
-DEVICE void choose_experts(const float* logits, u32 experts, u32 chosen, u32 lane, u32* ids, float* scores) {
-  u32 key[8], k[8];
+// ids[n] and scores[n] (softmax over the chosen) for n < chosen <= 8, in shared memory; visible after __syncwarp.
+// At most 256 experts. One warp's work, and other warps wait for it: no chain over the experts, but two counts. The `chosen`
+// largest are not below the chosen-th largest of the lanes' own largest; what is not below that are a dozen candidates.
+DEVICE void choose_experts(const float* logits, u32 experts, u32 chosen, u32 lane, Choice& c, u32* ids, float* scores) {
+  u32 k[8];
 #pragma unroll
-  for (u32 i = 0; i < 8; i++) key[i] = i * 32 + lane < experts ? order_key(load1(logits + i * 32 + lane)) : 0;
-#pragma unroll
-  for (u32 i = 0; i < 8; i++) k[i] = key[i];
-  // Batcher's network for eight.
-  order(k[0], k[1]); order(k[2], k[3]); order(k[4], k[5]); order(k[6], k[7]);
-  order(k[0], k[2]); order(k[1], k[3]); order(k[4], k[6]); order(k[5], k[7]);
-  order(k[1], k[2]); order(k[5], k[6]);
-  order(k[0], k[4]); order(k[1], k[5]); order(k[2], k[6]); order(k[3], k[7]);
-  order(k[2], k[4]); order(k[3], k[5]);
-  order(k[1], k[2]); order(k[3], k[4]); order(k[5], k[6]);
-  float first = 0.0f, sum = 0.0f, mine = 0.0f;
-  u32 taken = 0;
-  for (u32 n = 0; n < chosen; n++) {
-    u32 top = __reduce_max_sync(ALL, k[0]);
-    bool win = k[0] == top;
-    // Where the best stands among the lane's own: the first that is not taken yet.
-    u32 slot = 0;
-#pragma unroll
-    for (int i = 7; i >= 0; i--) slot = key[i] == top && !(taken >> i & 1) ? i : slot;
-    // Equal logits of several lanes are rare.
-    if (__popc(__ballot_sync(ALL, win)) > 1) {
-      u32 id = __reduce_min_sync(ALL, win ? slot * 32 + lane : ALL);
-      win = win && slot * 32 + lane == id;
-    }
-    if (win) {
-      ids[n] = slot * 32 + lane;
-      taken |= 1u << slot;
-#pragma unroll
-      for (u32 i = 0; i < 7; i++) k[i] = k[i + 1];
-      k[7] = 0;
-    }
-    float value = from_key(top);
-    if (n == 0) first = value;
-    float e = __expf(value - first);
-    sum += e;
-    if (lane == n) mine = e;
-  }
-  if (lane < chosen) scores[lane] = mine / sum;
+  for (u32 i = 0; i < 8; i++) k[i] = i * 32 + lane < experts ? order_key(load1(logits + i * 32 + lane)) : 0;
+  u32 best = max(max(max(k[0], k[1]), max(k[2], k[3])), max(max(k[4], k[5]), max(k[6], k[7])));
+  c.largest[lane] = best;
+  c.key[lane] = 0;
+  c.id[lane] = ALL;
   __syncwarp();
+  u32 least = __reduce_min_sync(ALL, rank_of(c.largest, best) < chosen ? best : ALL);
+  // Candidates side by side, in order of their ids.
+  u32 before = 0;
+#pragma unroll
+  for (u32 i = 0; i < 8; i++) {
+    bool candidate = k[i] >= least && k[i] > 0;
+    u32 all = __ballot_sync(ALL, candidate), at = before + __popc(all & ((1u << lane) - 1));
+    if (candidate && at < 32) {
+      c.key[at] = k[i];
+      c.id[at] = i * 32 + lane;
+    }
+    before += __popc(all);
+  }
+  __syncwarp();
+  if (before <= 32) {
+    u32 key = c.key[lane], rank = rank_of(c.key, key);
+    // Equal ones in order of ids, which is theirs here.
+    if (__popc(__match_any_sync(ALL, key)) > 1 && key != 0)
+      for (u32 i = 0; i < lane; i++) rank += c.key[i] == key;
+    if (rank < chosen) ids[rank] = c.id[lane];
+  } else {
+    // Very many equal logits: one after the other, the lowest id of the largest.
+    for (u32 n = 0; n < chosen; n++) {
+      u32 m = max(max(max(k[0], k[1]), max(k[2], k[3])), max(max(k[4], k[5]), max(k[6], k[7])));
+      u32 top = __reduce_max_sync(ALL, m), id = ALL;
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) id = k[i] == top ? min(id, i * 32 + lane) : id;
+      id = __reduce_min_sync(ALL, id);
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) k[i] = id == i * 32 + lane ? 0 : k[i];
+      if (lane == 0) ids[n] = id;
+    }
+  }
+  __syncwarp();
+  if (scores) {
+    float v = lane < chosen ? load1(logits + ids[lane]) : -INFINITY, top = v;
+    for (int o = 4; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, o));
+    float e = lane < chosen ? __expf(v - top) : 0.0f, sum = e;
+    for (int o = 4; o; o >>= 1) sum += __shfl_xor_sync(ALL, sum, o);
+    if (lane < chosen) scores[lane] = e / sum;
+    __syncwarp();
+  }
 }

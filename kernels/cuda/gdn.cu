@@ -8,7 +8,7 @@
 #define GDN_PARTS 4
 #define GDN_VALUES (GDN_DIM / GDN_PARTS)
 struct GdnLaunch {
-  u32 release_first;
+  Step step;
 };
 
 DEVICE float softplus(float x) {
@@ -58,7 +58,8 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   }
   u16 gain = 0;
   if (warp == 0) gain = ((const u16*)a.gain)[part * GDN_VALUES + lane];
-  grid_enter(l.release_first);
+  if (warp == 8) prefetch(l.step, lane);
+  grid_enter(l.step);
 
   float now = load1(in + channel);
   float beta = sigmoid(load1(in + channels + value_width + head));

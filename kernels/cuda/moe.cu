@@ -6,7 +6,7 @@
 struct MoeLaunch {
   // gate_up, of the block with number i: `each` tiles, one more if i < `more`.
   u32 each, more;
-  u32 release_first;
+  Step step;
 };
 
 // h[e] = silu(gate_e x) up_e x for the chosen experts, x = rmsnorm(residual).
@@ -28,9 +28,9 @@ extern "C" __global__ void __launch_bounds__(GATE_UP_WARPS * 32 + 32, 2)
   u64* full = (u64*)shared;
   float* parts = (float*)(shared + 128);
   u32* ids = (u32*)(shared + 256);
-  float* scores = (float*)(shared + 384);
-  Staged staged = staged_at(shared + 512, HIDDEN);
-  float* sums = (float*)(shared + 512 + (STAGED_BYTES(HIDDEN) + 127) / 128 * 128);
+  Choice& choice = *(Choice*)(shared + 512);
+  Staged staged = staged_at(shared + 1024, HIDDEN);
+  float* sums = (float*)(shared + 1024 + (STAGED_BYTES(HIDDEN) + 127) / 128 * 128);
   u8* ring = (u8*)(sums + GATE_UP_TILES * tile_sums);
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.z;
   u32 first = l.each * blockIdx.x + min(blockIdx.x, l.more), count = l.each + (blockIdx.x < l.more ? 1 : 0);
@@ -42,7 +42,9 @@ extern "C" __global__ void __launch_bounds__(GATE_UP_WARPS * 32 + 32, 2)
 
   if (warp == GATE_UP_WARPS) {
     grid_wait();
-    choose_experts((const float*)a.routed + token * a.shape.stride, a.shape.experts, a.shape.chosen, lane, ids, scores);
+    // No further than the last expert that this block works on.
+    u32 chosen = (first + count - 1) / per_expert + 1;
+    choose_experts((const float*)a.routed + token * a.shape.stride, a.shape.experts, chosen, lane, choice, ids, 0);
     sync_some(2, threads + 32);
     return;
   }
@@ -57,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(GATE_UP_WARPS * 32 + 32, 2)
   sync_some(1, threads);
   u32 slice = warp % GATE_UP_SLICES, set = warp / GATE_UP_SLICES;
   Slice x = load_slice<false>(staged, slice, lane);
-  grid_enter(l.release_first);
+  grid_enter(l.step);
   sync_some(2, threads + 32);
   if (warp < count && lane == 0) {
     u32 tile = first + warp;
@@ -119,8 +121,9 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32 + 32, 2)
   u32* ids = (u32*)(shared + 128);             // [8]
   float* scores = (float*)(shared + 192);      // [8]
   float* partial = (float*)(shared + 256);     // [18][16]
-  Staged staged = staged_at(shared + 1536, cols);
-  u8* weights = shared + 1536 + (STAGED_BYTES(cols) + 127) / 128 * 128;
+  Choice& choice = *(Choice*)(shared + 1536);
+  Staged staged = staged_at(shared + 2048, cols);
+  u8* weights = shared + 2048 + (STAGED_BYTES(cols) + 127) / 128 * 128;
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.z, row0 = blockIdx.x * DOWN_ROWS;
   const float* mine = (const float*)a.routed + token * a.shape.stride;
   if (threadIdx.x < DOWN_PARTS) {
@@ -130,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32 + 32, 2)
   __syncthreads();
 
   if (warp == DOWN_WARPS) {
-    choose_experts(mine, a.shape.experts, a.shape.chosen, lane, ids, scores);
+    choose_experts(mine, a.shape.experts, a.shape.chosen, lane, choice, ids, scores);
   } else if (warp < 4) {
     // The shared expert's activations: its projections came with the router's. 128 threads, 512 values.
     const float* gate = mine + a.shape.experts + 1;
@@ -162,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32 + 32, 2)
     bulk_load(to + DOWN_ROWS * group_bytes, b + row * group_bytes, DOWN_ROWS * group_bytes, full + part);
   }
   __syncwarp();
-  grid_enter(l.release_first);
+  grid_enter(l.step);
   if (warp < 16) {
     const float4* h = (const float4*)a.h + token * (8 * width / 4);
     float4 v[2];

@@ -9,10 +9,12 @@
 // barriers, staged activations, partial sums, stages (see `project` in native.rs).
 struct ProjectLaunch {
   // Of the block with number i: `each` tiles, one more if i < `more`.
-  u32 each, more, stages, stage_bytes, tokens, most_tokens, release_first;
+  u32 each, more, stages, stage_bytes, tokens, most_tokens;
+  Step step;
 };
 #define PROJECT_WARPS 16
 #define MOST_STAGES 16
+#define MOST_TOKENS 8
 #define TILE_ROWS 16
 
 struct Tile {
@@ -54,9 +56,9 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   constexpr u32 group_bytes = cols / GROUP * 2, tile_sums = SLICES * TILE_ROWS;
   u64* full = (u64*)shared;
   u64* empty = full + MOST_STAGES;
-  float* factors = (float*)(empty + MOST_STAGES);  // [16]
-  float* parts = factors + 16;                     // [16]
-  u8* activations = shared + 512;
+  float* factors = (float*)(empty + MOST_STAGES);  // [MOST_TOKENS]
+  float* parts = factors + MOST_TOKENS;            // [MOST_TOKENS][PROJECT_WARPS]
+  u8* activations = shared + 1024;
   float* sums = (float*)(activations + (l.most_tokens * STAGED_BYTES(cols) + 127) / 128 * 128);
   u8* ring = (u8*)(sums + 2 * l.stages * tile_sums);
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -70,6 +72,7 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   __syncthreads();
 
   if (warp == PROJECT_WARPS) {
+    prefetch(l.step, lane);
     for (u32 base = l.stages, round = 1; base < count && lane == 0; base += l.stages, round++) {
       for (u32 k = 0; k < min(l.stages, count - base); k++) {
         barrier_wait(empty + k, (round - 1) & 1);
@@ -88,13 +91,22 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
 #pragma unroll
     for (u32 j = 0; j < PER_THREAD; j++) gain[j] = ((const uint2*)a.gain)[j * threads + threadIdx.x];
   }
-  grid_enter(l.release_first);
+  grid_enter(l.step);
+  // A token's values are loaded while the one before is staged.
+  const float4* x_at = (const float4*)a.x + (u64)token0 * (cols / 4) + threadIdx.x;
+  float4 next[PER_THREAD];
+#pragma unroll
+  for (u32 j = 0; j < PER_THREAD; j++) next[j] = load4(x_at + j * threads);
   for (u32 t = 0; t < tokens; t++) {
     Staged s = staged_at(activations + t * STAGED_BYTES(cols), cols);
-    const float4* x = (const float4*)a.x + (u64)(token0 + t) * (cols / 4);
     float4 v[PER_THREAD];
 #pragma unroll
-    for (u32 j = 0; j < PER_THREAD; j++) v[j] = load4(x + j * threads + threadIdx.x);
+    for (u32 j = 0; j < PER_THREAD; j++) v[j] = next[j];
+    if (t + 1 < tokens) {
+      x_at += cols / 4;
+#pragma unroll
+      for (u32 j = 0; j < PER_THREAD; j++) next[j] = load4(x_at + j * threads);
+    }
     float squares = 0.0f;
 #pragma unroll
     for (u32 j = 0; j < PER_THREAD; j++) {
@@ -107,33 +119,34 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
     }
     if (NORM) {
       squares = warp_sum(squares);
-      if (lane == 0) parts[warp] = squares;
-      sync_some(1, threads);
-      if (threadIdx.x == 0) {
-        float total = 0.0f;
-        for (u32 i = 0; i < PROJECT_WARPS; i++) total += parts[i];
-        // The norm's factor does not depend on the column, so it is applied to the sums.
-        factors[t] = rsqrtf(total / (float)cols + a.shape.eps);
-      }
-      if (tokens > 1) sync_some(1, threads);
+      if (lane == 0) parts[t * PROJECT_WARPS + warp] = squares;
     }
   }
-  if (!NORM) sync_some(1, threads);
+  sync_some(1, threads);
+  // The norm's factor does not depend on the column, so it is applied to the sums. A barrier lies before its readers.
+  if (NORM && threadIdx.x < tokens) {
+    float total = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < PROJECT_WARPS; i++) total += parts[threadIdx.x * PROJECT_WARPS + i];
+    factors[threadIdx.x] = rsqrtf(total / (float)cols + a.shape.eps);
+  }
 
   u32 slice = warp % SLICES, set = warp / SLICES;
   Slice x;
-  u32 loaded = 2;  // whether `x` is for wide codes; 2: for none yet
+  u32 loaded = ALL;  // whose and for which codes `x` is: 2 * token + wide
+  u32 turn = 0;      // sums of one turn are written while those of the one before are read
   for (u32 base = 0, round = 0; base < count; base += l.stages, round++) {
     u32 n = min(l.stages, count - base);
-    float* round_sums = sums + (round & 1) * l.stages * tile_sums;
     for (u32 t = 0; t < tokens; t++) {
+      float* turn_sums = sums + turn * l.stages * tile_sums;
+      turn ^= 1;
       for (u32 k = set; k < n; k += sets) {
         Tile tile = find_tile(a, first + base + k);
         u32 wide = pick(a.shape.bits, tile.matrix) == 8;
-        if (loaded != wide || tokens > 1) {
+        if (loaded != 2 * t + wide) {
           Staged staged = staged_at(activations + t * STAGED_BYTES(cols), cols);
           x = wide ? load_slice<true>(staged, slice, lane) : load_slice<false>(staged, slice, lane);
-          loaded = wide;
+          loaded = 2 * t + wide;
         }
         if (t == 0) barrier_wait(full + k, round & 1);
         const u8* stage = ring + k * l.stage_bytes;
@@ -142,13 +155,13 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
         const u8* rows = stage + 2 * TILE_ROWS * group_bytes;
         float v = wide ? slice_product<true>(rows, cols, scales, biases, cols / GROUP, slice, x, lane)
                        : slice_product<false>(rows, cols / 2, scales, biases, cols / GROUP, slice, x, lane);
-        if (lane % 4 < 2) round_sums[k * tile_sums + slice * TILE_ROWS + lane % 4 * 8 + lane / 4] = v;
+        if (lane % 4 < 2) turn_sums[k * tile_sums + slice * TILE_ROWS + lane % 4 * 8 + lane / 4] = v;
         if (t + 1 == tokens && base + n < count) {
           __syncwarp();
           if (lane == 0) barrier_arrive(empty + k);
         }
       }
-      // A thread for each row of the round. The sums of the round after this one have another place.
+      // A thread for each row of the round.
       u32 row = threadIdx.x % TILE_ROWS, k = threadIdx.x / TILE_ROWS;
       float* y = 0;
       float old = 0.0f;
@@ -163,10 +176,9 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
       if (y) {
         float v = 0.0f;
 #pragma unroll
-        for (u32 s = 0; s < SLICES; s++) v += round_sums[k * tile_sums + s * TILE_ROWS + row];
+        for (u32 s = 0; s < SLICES; s++) v += turn_sums[k * tile_sums + s * TILE_ROWS + row];
         *y = ADD ? old + v : v * (NORM ? factors[t] : 1.0f);
       }
-      if (tokens > 1) sync_some(1, threads);
     }
   }
 }

@@ -32,7 +32,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok(())
         }
         ["golden", file] => ops::golden(file.as_ref()),
-        ["check", file] => ops::check(file.as_ref()),
+        ["check", file] => {
+            ops::check(file.as_ref())?;
+            bench::prefill_check()
+        }
         ["compare", rest @ ..] => compare::run(&numbers(rest.first().copied().unwrap_or("1,300,5000"))?),
         ["bench", rest @ ..] => {
             let layers = rest.first().map_or(Ok(40), |l| l.parse())?;

@@ -73,7 +73,9 @@ impl Content {
             Content::Picks { seed, table } => each::<2>(out, |i| {
                 table[(random_at(*seed, i / 16) >> (i % 16 * 4) & 15) as usize].to_le_bytes()
             }),
-            Content::Floats { seed, low, high } => each::<4>(out, |i| uniform(*seed, i, *low, *high).to_le_bytes()),
+            Content::Floats { seed, low, high } => {
+                each::<4>(out, |i| uniform(*seed, i, *low, *high).to_le_bytes())
+            }
             Content::Bfloats { seed, low, high } => {
                 each::<2>(out, |i| f32_to_bf16(uniform(*seed, i, *low, *high)).to_le_bytes());
             }

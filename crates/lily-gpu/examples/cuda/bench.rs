@@ -9,9 +9,11 @@ use lily_gpu::{
         cuda::{CudaDevice, CudaOptions, attention_splits},
     },
     plan::{
-        BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan,
+        BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, PrefillHead, PrefillShape,
         decode::{InputLayout, token_slot_offset},
         decode_plan,
+        prefill::PrefillInputs,
+        prefill_plan,
     },
     synthetic::SyntheticModel,
 };
@@ -83,7 +85,9 @@ impl Bench {
     /// State and token slots as at the start.
     fn reset(&mut self, plan: &Plan) -> Result<(), Box<dyn Error>> {
         let synthetic = SyntheticModel::new(&self.model, plan, 1);
-        for spec in plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::State | BufferKind::TokenSlots)) {
+        for spec in
+            plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::State | BufferKind::TokenSlots))
+        {
             let region = self.memory[&spec.name];
             self.device.fill(region, &synthetic.content(spec))?;
         }
@@ -91,7 +95,13 @@ impl Bench {
     }
 
     /// Greedy steps, the next one submitted before the current one's ids are read: seconds a step and the ids.
-    fn decode(&mut self, plans: [PlanHandle; 2], plan: &Plan, tokens: usize, context: usize) -> Result<(f64, Vec<u32>), Box<dyn Error>> {
+    fn decode(
+        &mut self,
+        plans: [PlanHandle; 2],
+        plan: &Plan,
+        tokens: usize,
+        context: usize,
+    ) -> Result<(f64, Vec<u32>), Box<dyn Error>> {
         self.reset(plan)?;
         let layout = InputLayout::new(tokens);
         let slots: Vec<u32> = (0..tokens as u32).collect();
@@ -101,7 +111,8 @@ impl Bench {
         let started = Instant::now();
         for step in 0..STEPS {
             let positions = vec![(context - 1 + step) as u32; tokens];
-            let ticket = self.device.submit(plans[step % 2], &layout.encode(&vec![0; tokens], &positions, &slots))?;
+            let ticket =
+                self.device.submit(plans[step % 2], &layout.encode(&vec![0; tokens], &positions, &slots))?;
             if let Some((before, slot)) = last.replace((ticket, 1 - step % 2)) {
                 self.device.wait(before)?;
                 let mut id = [0u8; 4];
@@ -115,7 +126,11 @@ impl Bench {
         Ok((started.elapsed().as_secs_f64() / STEPS as f64, ids))
     }
 
-    fn measure(&mut self, tokens: usize, context: usize) -> Result<(f64, f64, [PlanHandle; 2], Arc<Plan>), Box<dyn Error>> {
+    fn measure(
+        &mut self,
+        tokens: usize,
+        context: usize,
+    ) -> Result<(f64, f64, [PlanHandle; 2], Arc<Plan>), Box<dyn Error>> {
         let (a, plan) = self.prepare(self.plan(tokens, context, 0))?;
         let (b, _) = self.prepare(self.plan(tokens, context, 1))?;
         let (_, first) = self.decode([a, b], &plan, tokens, context)?;
@@ -124,7 +139,9 @@ impl Bench {
             let (seconds, ids) = self.decode([a, b], &plan, tokens, context)?;
             if ids != first {
                 let at = ids.iter().zip(&first).position(|(a, b)| a != b);
-                return Err(format!("context {context}: the ids of two runs differ from step {at:?} on").into());
+                return Err(
+                    format!("context {context}: the ids of two runs differ from step {at:?} on").into()
+                );
             }
             times.push(seconds);
         }
@@ -135,8 +152,84 @@ impl Bench {
         Ok((times[REPEATS / 2], graph[10], [a, b], plan))
     }
 
+    /// A prefill chunk of `tokens` behind `position` others: milliseconds, and the prepared plan.
+    fn prefill(
+        &mut self,
+        tokens: usize,
+        position: usize,
+    ) -> Result<(f64, PlanHandle, Arc<Plan>), Box<dyn Error>> {
+        let shape = PrefillShape {
+            tokens,
+            slots: 1,
+            capacity: (position + tokens).next_multiple_of(64),
+            context: position + tokens,
+            head: PrefillHead::Last,
+        };
+        let (handle, plan) = self.prepare(prefill_plan(&self.model, &shape))?;
+        self.reset(&plan)?;
+        let vocab = self.model.config.vocab_size as u64;
+        let ids: Vec<u32> =
+            (0..tokens as u64).map(|i| ((i * 2_654_435_761) % (1 << 32) % vocab) as u32).collect();
+        let ticket =
+            self.device.submit(handle, &PrefillInputs::new(tokens).encode(&ids, position as u32, 0))?;
+        self.device.wait(ticket)?;
+        let mut times = self.device.time_plan(handle, REPEATS)?;
+        times.sort_unstable_by(f64::total_cmp);
+        Ok((times[REPEATS / 2], handle, plan))
+    }
+
     fn forget(&mut self, plans: [PlanHandle; 2]) {
         plans.into_iter().for_each(|p| self.device.discard(p));
+    }
+}
+
+/// A chunk of 300 tokens through four layers, native against translated kernels. The router's choice is discrete: where two
+/// logits are nearly equal, rounding decides, and a token's result differs as a whole. So the bar is on most tokens.
+pub fn prefill_check() -> Result<(), Box<dyn Error>> {
+    const TOKENS: usize = 300;
+    let mut all: Vec<Vec<f32>> = Vec::new();
+    for native in [false, true] {
+        let mut b = Bench::new(4, CudaOptions { native, early: native })?;
+        let (ms, handle, plan) = b.prefill(TOKENS.next_multiple_of(32), 0)?;
+        let kernels: std::collections::BTreeSet<String> = b.device.kernels_of(handle).into_iter().collect();
+        println!(
+            "prefill of {} tokens, 4 layers: {ms:.2} ms with {} kernels, {} of them native",
+            TOKENS.next_multiple_of(32),
+            kernels.len(),
+            kernels.iter().filter(|k| k.starts_with("native")).count()
+        );
+        // Once more from the same state, as timing has moved it.
+        b.reset(&plan)?;
+        let vocab = b.model.config.vocab_size as u32;
+        let ids: Vec<u32> = (0..TOKENS as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect();
+        let ticket =
+            b.device.submit(handle, &PrefillInputs::new(TOKENS.next_multiple_of(32)).encode(&ids, 0, 0))?;
+        b.device.wait(ticket)?;
+        let hidden = b.model.config.hidden_size;
+        let mut residual = vec![0f32; TOKENS * hidden];
+        b.device.read(b.memory["residual"].buffer, 0, bytemuck::cast_slice_mut(&mut residual))?;
+        all.push(residual);
+    }
+    let hidden = all[0].len() / TOKENS;
+    let mut errors: Vec<f64> = all[0]
+        .chunks(hidden)
+        .zip(all[1].chunks(hidden))
+        .map(|(a, b)| {
+            let norm: f64 = a.iter().map(|x| (*x as f64).powi(2)).sum();
+            let difference: f64 = a.iter().zip(b).map(|(x, y)| ((x - y) as f64).powi(2)).sum();
+            (difference / norm).sqrt()
+        })
+        .collect();
+    errors.sort_unstable_by(f64::total_cmp);
+    let (middle, most, largest) = (errors[TOKENS / 2], errors[TOKENS * 9 / 10], errors[TOKENS - 1]);
+    println!(
+        "prefill, relative error of a token's residual: median {middle:.2e}, 90 % below {most:.2e}, largest {largest:.2e}"
+    );
+    // NaN sorts last and fails.
+    if most < 1e-2 && largest.is_finite() {
+        Ok(())
+    } else {
+        Err("native prefill differs from translated".into())
     }
 }
 
@@ -151,7 +244,12 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
         let floor = Floor::decode(&b.model.config, &b.quantization, context);
         println!(
             "{layers} layers, context {context}: {:.1} tok/s ({:.3} ms a step, {:.3} ms on the GPU), {:.0} GB/s, {} dispatches; floor {:.0} MB",
-            1.0 / step, step * 1e3, graph, counters.bytes() as f64 / step / 1e9, counters.dispatches, floor.bytes() as f64 / 1e6
+            1.0 / step,
+            step * 1e3,
+            graph,
+            counters.bytes() as f64 / step / 1e9,
+            counters.dispatches,
+            floor.bytes() as f64 / 1e6
         );
         let mut kernels = Vec::new();
         let times = b.device.time_ops(plans[0], 20)?;
@@ -159,7 +257,15 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
             let each = t.ms * 1e3 / t.launches as f64;
             println!(
                 "   {:<18} {:<26} {:>3} x {:>7.2} us = {:>7.4} ms  {:>6.0} GB/s  {} registers, {} local, {} shared",
-                t.what, t.kernel, t.launches, each, t.ms, t.bytes as f64 / t.ms / 1e6, t.resources[0], t.resources[1], t.resources[2]
+                t.what,
+                t.kernel,
+                t.launches,
+                each,
+                t.ms,
+                t.bytes as f64 / t.ms / 1e6,
+                t.resources[0],
+                t.resources[1],
+                t.resources[2]
             );
             kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms, "bytes": t.bytes}));
         }
@@ -172,14 +278,50 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
     }
     for tokens in [2, 4, 8, 16] {
         let (step, graph, plans, _) = b.measure(tokens, 256)?;
-        println!("{layers} layers, {tokens} sequences at 256: {:.1} tok/s together ({:.3} ms a step, {:.3} on the GPU)", tokens as f64 / step, step * 1e3, graph);
+        println!(
+            "{layers} layers, {tokens} sequences at 256: {:.1} tok/s together ({:.3} ms a step, {:.3} on the GPU)",
+            tokens as f64 / step,
+            step * 1e3,
+            graph
+        );
         if tokens == 16 {
             for t in b.device.time_ops(plans[0], 10)? {
-                println!("   {:<18} {:<26} {:>3} x {:>7.2} us", t.what, t.kernel, t.launches, t.ms * 1e3 / t.launches as f64);
+                println!(
+                    "   {:<18} {:<26} {:>3} x {:>7.2} us",
+                    t.what,
+                    t.kernel,
+                    t.launches,
+                    t.ms * 1e3 / t.launches as f64
+                );
             }
         }
         results.push(json!({"case": "batch", "layers": layers, "tokens": tokens, "context": 256, "tok_s": tokens as f64 / step, "ms": step * 1e3, "gpu_ms": graph}));
         b.forget(plans);
+    }
+    for (tokens, position) in [(512, 0), (2048, 0), (2048, 6144), (2048, 30_720)] {
+        let (ms, handle, plan) = b.prefill(tokens, position)?;
+        // Two operations for each weight that a token uses, and for each value it attends to.
+        let rate = tokens as f64 / ms * 1e3;
+        println!(
+            "{layers} layers, prefill of {tokens} tokens behind {position}: {ms:.2} ms, {rate:.0} tok/s, {} dispatches",
+            plan.ops.len()
+        );
+        let mut kernels = Vec::new();
+        if tokens == 2048 && position != 30_720 {
+            for t in b.device.time_ops(handle, 3)? {
+                println!(
+                    "   {:<22} {:<26} {:>3} x {:>9.2} us = {:>8.3} ms",
+                    t.what,
+                    t.kernel,
+                    t.launches,
+                    t.ms * 1e3 / t.launches as f64,
+                    t.ms
+                );
+                kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}));
+            }
+        }
+        results.push(json!({"case": "prefill", "layers": layers, "tokens": tokens, "position": position, "ms": ms, "tok_s": rate, "kernels": kernels}));
+        b.device.discard(handle);
     }
     drop(b);
     for (name, options) in [
@@ -192,7 +334,13 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
         println!("{name}: {:.1} tok/s ({:.3} ms a step, {:.3} on the GPU)", 1.0 / step, step * 1e3, graph);
         if !options.native && options.early {
             for t in b.device.time_ops(plans[0], 10)? {
-                println!("   {:<18} {:<26} {:>3} x {:>7.2} us", t.what, t.kernel, t.launches, t.ms * 1e3 / t.launches as f64);
+                println!(
+                    "   {:<18} {:<26} {:>3} x {:>7.2} us",
+                    t.what,
+                    t.kernel,
+                    t.launches,
+                    t.ms * 1e3 / t.launches as f64
+                );
             }
         }
         results.push(json!({"case": name, "layers": layers, "tokens": 1, "context": 256, "tok_s": 1.0 / step, "ms": step * 1e3, "gpu_ms": graph}));

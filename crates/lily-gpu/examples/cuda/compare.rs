@@ -23,7 +23,8 @@ fn difference(a: &[f32], b: &[f32]) -> (f64, bool, f32) {
         top + x.iter().map(|&v| (v as f64 - top).exp()).sum::<f64>().ln()
     };
     let (za, zb) = (log_sum(a), log_sum(b));
-    let kl = a.iter().zip(b).map(|(&x, &y)| (x as f64 - za).exp() * ((x as f64 - za) - (y as f64 - zb))).sum();
+    let kl =
+        a.iter().zip(b).map(|(&x, &y)| (x as f64 - za).exp() * ((x as f64 - za) - (y as f64 - zb))).sum();
     let best = |x: &[f32]| (0..x.len()).max_by(|&i, &j| x[i].total_cmp(&x[j]));
     let largest = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0f32, f32::max);
     (kl, best(a) == best(b), largest)
@@ -36,7 +37,11 @@ pub fn run(contexts: &[usize]) -> Result<(), Box<dyn Error>> {
     let mut cpu = CpuModel::new(weights.clone(), CpuOptions { threads: 0, isa: None })?;
     let device = CudaDevice::new(CudaOptions::default())?;
     let mut gpu = GpuModel::new(weights, Box::new(device), GpuOptions::default())?;
-    println!("4 layers of the real shapes, {} against the CPU backend ({})", gpu.device().facts().name, cpu.isa().name());
+    println!(
+        "4 layers of the real shapes, {} against the CPU backend ({})",
+        gpu.device().facts().name,
+        cpu.isa().name()
+    );
     let mut failed = false;
     for &context in contexts {
         let started = Instant::now();
@@ -46,12 +51,22 @@ pub fn run(contexts: &[usize]) -> Result<(), Box<dyn Error>> {
         let (mut cpu_logits, mut gpu_logits) = (Vec::new(), Vec::new());
         for (i, chunk) in prompt.chunks(cpu.max_chunk()).enumerate() {
             let last = (i + 1) * cpu.max_chunk() >= context;
-            cpu.prefill(&mut a, chunk, if last { CpuLogits::Last } else { CpuLogits::None }, &mut cpu_logits)?;
+            cpu.prefill(
+                &mut a,
+                chunk,
+                if last { CpuLogits::Last } else { CpuLogits::None },
+                &mut cpu_logits,
+            )?;
         }
         let on_cpu = started.elapsed().as_secs_f64();
         for (i, chunk) in prompt.chunks(gpu.max_chunk()).enumerate() {
             let last = (i + 1) * gpu.max_chunk() >= context;
-            gpu.prefill(b, chunk, if last { LogitsWanted::Last } else { LogitsWanted::None }, &mut gpu_logits)?;
+            gpu.prefill(
+                b,
+                chunk,
+                if last { LogitsWanted::Last } else { LogitsWanted::None },
+                &mut gpu_logits,
+            )?;
         }
         let on_gpu = started.elapsed().as_secs_f64() - on_cpu;
         let (mut kl, mut same, mut largest) = (0.0, 0, 0f32);

@@ -10,8 +10,8 @@ use lily_gpu::{
         soft::{SoftDevice, SoftOptions},
     },
     plan::{
-        ArgValue, BufferId, BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, decode::InputLayout, decode_plan,
-        routes::attention_splits,
+        ArgValue, BufferId, BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, decode::InputLayout,
+        decode_plan, routes::attention_splits,
     },
     synthetic::{Content, SyntheticModel},
 };
@@ -74,10 +74,15 @@ fn cases() -> Vec<Case> {
         let synthetic = SyntheticModel::new(&model, &plan, 7);
         let mut seen = Vec::new();
         for (i, op) in plan.ops.iter().enumerate() {
-            let kind = op.label.split('.').skip(if op.label.starts_with("layers.") { 2 } else { 0 }).collect::<Vec<_>>();
+            let kind = op
+                .label
+                .split('.')
+                .skip(if op.label.starts_with("layers.") { 2 } else { 0 })
+                .collect::<Vec<_>>();
             let kind = kind.join(".");
             // The head's 248,320 rows once are enough; a longer context changes attention only.
-            let skipped = (tokens > 1 && kind == "lm_head") || (context > 300 && !op.kernel.starts_with("attention"));
+            let skipped =
+                (tokens > 1 && kind == "lm_head") || (context > 300 && !op.kernel.starts_with("attention"));
             if skipped || seen.contains(&kind) {
                 continue;
             }
@@ -88,7 +93,9 @@ fn cases() -> Vec<Case> {
                 .iter()
                 .map(|b| match (b.name.as_str(), synthetic.content(b)) {
                     // Sums of weights are positive.
-                    ("attention_softmax", Content::Floats { seed, .. }) => Content::Floats { seed, low: 0.5, high: 1.5 },
+                    ("attention_softmax", Content::Floats { seed, .. }) => {
+                        Content::Floats { seed, low: 0.5, high: 1.5 }
+                    }
                     (_, content) => content,
                 })
                 .collect();
@@ -140,7 +147,11 @@ fn run<D: Device>(
     Ok(out)
 }
 
-fn fill_from_host<D: Device>(device: &mut D, region: Region, content: &Content) -> Result<(), Box<dyn Error>> {
+fn fill_from_host<D: Device>(
+    device: &mut D,
+    region: Region,
+    content: &Content,
+) -> Result<(), Box<dyn Error>> {
     let mut bytes = vec![0u8; region.len as usize];
     content.fill(&mut bytes);
     Ok(device.write(region.buffer, region.offset, &bytes)?)
@@ -156,7 +167,8 @@ pub fn golden(file: &Path) -> Result<(), Box<dyn Error>> {
         // Caches are mostly what they were filled with: what is kept is what changed.
         let kept = changed(&case, &out);
         println!("{}: {} values, {:.1} s", case.name, kept.len(), started.elapsed().as_secs_f64());
-        let hex: String = kept.iter().flat_map(|(i, v)| [*i, v.to_bits()]).map(|w| format!("{w:08x}")).collect();
+        let hex: String =
+            kept.iter().flat_map(|(i, v)| [*i, v.to_bits()]).map(|w| format!("{w:08x}")).collect();
         all.insert(case.name, hex);
     }
     Ok(fs::write(file, serde_json::to_vec(&all)?)?)
@@ -175,9 +187,15 @@ fn values(case: &Case, out: &[u8]) -> Vec<f32> {
         let (bytes, after) = rest.split_at(((w.end - w.start) as usize).min(rest.len()));
         rest = after;
         match element {
-            Some("bfloat") => all.extend(bytes.chunks_exact(2).map(|b| f32::from_bits((u16::from_le_bytes([b[0], b[1]]) as u32) << 16))),
+            Some("bfloat") => all.extend(
+                bytes
+                    .chunks_exact(2)
+                    .map(|b| f32::from_bits((u16::from_le_bytes([b[0], b[1]]) as u32) << 16)),
+            ),
             // Ids are exact in f32 up to 16,777,216.
-            Some("uint") => all.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32)),
+            Some("uint") => {
+                all.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32))
+            }
             _ => all.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
         }
     }
@@ -193,7 +211,11 @@ fn changed(case: &Case, out: &[u8]) -> Vec<(u32, f32)> {
         before.extend_from_slice(&bytes[w.start as usize..w.end as usize]);
     }
     let (before, after) = (values(case, &before), values(case, out));
-    (0..).zip(before.iter().zip(&after)).filter(|(_, (b, a))| b.to_bits() != a.to_bits()).map(|(i, (_, a))| (i, *a)).collect()
+    (0..)
+        .zip(before.iter().zip(&after))
+        .filter(|(_, (b, a))| b.to_bits() != a.to_bits())
+        .map(|(i, (_, a))| (i, *a))
+        .collect()
 }
 
 /// The GPU makes the same random bytes as the host.
@@ -223,18 +245,19 @@ fn same_content(cuda: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
 pub fn check(file: &Path) -> Result<(), Box<dyn Error>> {
     let golden: BTreeMap<String, String> = serde_json::from_slice(&fs::read(file)?)?;
     let mut worst = 0f64;
-    for (what, options) in [
-        ("translated", CudaOptions { native: false, early: false }),
-        ("native", CudaOptions::default()),
-    ] {
+    for (what, options) in
+        [("translated", CudaOptions { native: false, early: false }), ("native", CudaOptions::default())]
+    {
         let mut cuda = CudaDevice::new(options)?;
         println!("{what} kernels on {}", cuda.facts().name);
         same_content(&mut cuda)?;
         for case in cases() {
             let hex = golden.get(&case.name).ok_or_else(|| format!("{}: not in the file", case.name))?;
-            let words: Vec<u32> =
-                (0..hex.len() / 8).map(|i| u32::from_str_radix(&hex[8 * i..8 * i + 8], 16)).collect::<Result<_, _>>()?;
-            let expected: Vec<(u32, f32)> = words.chunks_exact(2).map(|w| (w[0], f32::from_bits(w[1]))).collect();
+            let words: Vec<u32> = (0..hex.len() / 8)
+                .map(|i| u32::from_str_radix(&hex[8 * i..8 * i + 8], 16))
+                .collect::<Result<_, _>>()?;
+            let expected: Vec<(u32, f32)> =
+                words.chunks_exact(2).map(|w| (w[0], f32::from_bits(w[1]))).collect();
             let out = run(&case, &mut cuda, |d, region, content| Ok(d.fill(region, content)?))?;
             let found: BTreeMap<u32, f32> = changed(&case, &out).into_iter().collect();
             let (mut difference, mut norm, mut largest, mut missing) = (0f64, 0f64, 0f32, 0);

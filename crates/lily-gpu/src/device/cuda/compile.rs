@@ -116,7 +116,9 @@ impl Nvrtc {
     fn open() -> Result<Self> {
         let mut names: Vec<String> = env::var(NVRTC_VARIABLE).into_iter().collect();
         if names.is_empty() {
-            for name in ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"] {
+            for name in
+                ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
+            {
                 names.push(name.into());
             }
             names.push("/usr/local/cuda/lib64/libnvrtc.so".into());
@@ -156,8 +158,14 @@ impl Nvrtc {
         let options: Vec<CString> = program.options.iter().map(|o| c_string(o)).collect::<Result<_>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let mut handle: Handle = ptr::null_mut();
-        type Create =
-            unsafe extern "C" fn(*mut Handle, *const c_char, *const c_char, c_int, *const c_void, *const c_void) -> c_int;
+        type Create = unsafe extern "C" fn(
+            *mut Handle,
+            *const c_char,
+            *const c_char,
+            c_int,
+            *const c_void,
+            *const c_void,
+        ) -> c_int;
         // SAFETY: strings end with zero; no headers.
         self.call("nvrtcCreateProgram", |f: Create| unsafe {
             f(&mut handle, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null())
@@ -170,11 +178,17 @@ impl Nvrtc {
         let result = match compiled {
             Ok(()) => self.bytes(handle, "nvrtcGetCUBINSize", "nvrtcGetCUBIN"),
             Err(error) => {
-                let log = self.bytes(handle, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog").unwrap_or_default();
+                let log =
+                    self.bytes(handle, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog").unwrap_or_default();
                 let log = CStr::from_bytes_until_nul(&log).map(|l| l.to_string_lossy().into_owned());
                 let log = log.unwrap_or_default();
                 let lines: Vec<&str> = log.lines().take(40).collect();
-                Err(GpuError::Kernels(format!("{} ({}): {error}\n{}", program.name, program.options.join(" "), lines.join("\n"))))
+                Err(GpuError::Kernels(format!(
+                    "{} ({}): {error}\n{}",
+                    program.name,
+                    program.options.join(" "),
+                    lines.join("\n")
+                )))
             }
         };
         type Destroy = unsafe extern "C" fn(*mut Handle) -> c_int;

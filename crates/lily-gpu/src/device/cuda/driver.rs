@@ -109,7 +109,9 @@ impl Driver {
     pub fn open() -> Result<Self> {
         // SAFETY: looks for the library only.
         if !unsafe { cu::is_culib_present() } {
-            return Err(none("the NVIDIA driver (libcuda) is not installed; install it, or use --device cpu"));
+            return Err(none(
+                "the NVIDIA driver (libcuda) is not installed; install it, or use --device cpu",
+            ));
         }
         // SAFETY: no arguments but a flag that must be 0.
         let code = unsafe { cu::cuInit(0) };
@@ -250,7 +252,9 @@ impl Driver {
     pub unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<()> {
         self.enter()?;
         // SAFETY: the caller's promise.
-        check("copying on the GPU", unsafe { cu::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.main.0) })?;
+        check("copying on the GPU", unsafe {
+            cu::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.main.0)
+        })?;
         self.sync(self.main)
     }
 
@@ -335,7 +339,8 @@ impl Driver {
     /// # Safety
     /// The parameters must be what the kernel takes, and name memory that it may use.
     pub unsafe fn launch(&self, f: Function, shape: &Shape, parameters: &[&[u8]]) -> Result<()> {
-        let mut pointers: Vec<*mut c_void> = parameters.iter().map(|p| p.as_ptr().cast_mut().cast()).collect();
+        let mut pointers: Vec<*mut c_void> =
+            parameters.iter().map(|p| p.as_ptr().cast_mut().cast()).collect();
         let mut value = cu::CUlaunchAttributeValue { pad: [0; 64] };
         value.programmaticStreamSerializationAllowed = 1;
         let mut attribute = cu::CUlaunchAttribute {
@@ -356,7 +361,9 @@ impl Driver {
             numAttrs: u32::from(shape.early),
         };
         // SAFETY: the structures live until the call returns; the rest is the caller's promise.
-        check("launching", unsafe { cu::cuLaunchKernelEx(&config, f.0, pointers.as_mut_ptr(), ptr::null_mut()) })
+        check("launching", unsafe {
+            cu::cuLaunchKernelEx(&config, f.0, pointers.as_mut_ptr(), ptr::null_mut())
+        })
     }
 
     /// Records what `body` launches as a graph.

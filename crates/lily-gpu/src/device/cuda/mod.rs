@@ -31,6 +31,7 @@ use crate::{
     plan::{BoundArg, BoundOp, Op, Plan, bind},
 };
 use driver::{Driver, Event, Function, Graph, Pinned, Shape};
+use native::Step;
 
 /// Name of the device.
 pub const NAME: &str = "cuda";
@@ -59,6 +60,7 @@ struct Launch {
     extra: Vec<u8>,
     /// For messages and profiles.
     symbol: String,
+    native: bool,
 }
 
 struct Prepared {
@@ -67,6 +69,8 @@ struct Prepared {
     launches: Vec<Launch>,
     /// The input buffer: address and size.
     input: Option<(u64, usize)>,
+    /// What native kernels prefetch.
+    table: Option<u64>,
 }
 
 /// A submission under way: its input bytes must stay until it is done.
@@ -93,7 +97,10 @@ pub struct CudaDevice {
 
 impl std::fmt::Debug for CudaDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaDevice").field("facts", &self.facts).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("CudaDevice")
+            .field("facts", &self.facts)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -164,7 +171,9 @@ impl CudaDevice {
 
     /// Machine code on the device. A cached file that the driver refuses is made anew.
     fn module(&self, program: &compile::Program) -> Result<driver::Module> {
-        self.driver.load(&program.machine_code(false)?).or_else(|_| self.driver.load(&program.machine_code(true)?))
+        self.driver
+            .load(&program.machine_code(false)?)
+            .or_else(|_| self.driver.load(&program.machine_code(true)?))
     }
 
     fn fresh(&mut self) -> u64 {
@@ -175,17 +184,25 @@ impl CudaDevice {
     /// Address of part of a buffer.
     fn address(&self, buffer: DeviceBuffer, offset: u64, len: u64) -> Result<u64> {
         match self.memory.get(&buffer.0) {
-            Some((start, have)) if offset.checked_add(len).is_some_and(|end| end <= *have) => Ok(start + offset),
+            Some((start, have)) if offset.checked_add(len).is_some_and(|end| end <= *have) => {
+                Ok(start + offset)
+            }
             have => {
                 let have = have.map(|h| h.1);
-                Err(failed(format!("bytes {offset} to {offset} + {len} of buffer {}, which has {have:?}", buffer.0)))
+                Err(failed(format!(
+                    "bytes {offset} to {offset} + {len} of buffer {}, which has {have:?}",
+                    buffer.0
+                )))
             }
         }
     }
 
     /// Everything an op is launched with.
-    fn launch_of(&self, op: &Op, bound: &BoundOp, addresses: &[u64]) -> Result<Launch> {
-        let kernel = self.manifest.kernel(&op.kernel).map_err(|source| GpuError::Bind { op: op.label.clone(), source: Box::new(source) })?;
+    fn launch_of(&self, op: &Op, bound: &BoundOp, addresses: &[u64], native: bool) -> Result<Launch> {
+        let kernel = self
+            .manifest
+            .kernel(&op.kernel)
+            .map_err(|source| GpuError::Bind { op: op.label.clone(), source: Box::new(source) })?;
         let mut arguments = vec![0u8; kernel.cuda_args_bytes as usize];
         let mut aligned = true;
         for (m, arg) in kernel.args.iter().zip(&bound.args) {
@@ -207,7 +224,7 @@ impl CudaDevice {
             shared += bytes.next_multiple_of(16);
         }
         let early = self.options.early && self.limits.arch >= compile::NATIVE_ARCH;
-        let route = native::route(op, &self.limits).filter(|_| self.options.native && aligned);
+        let route = native::route(op, &self.limits).filter(|_| native && aligned);
         if let Some(n) = route
             && let Some(&function) = self.native.get(n.symbol)
         {
@@ -217,6 +234,7 @@ impl CudaDevice {
                 arguments,
                 extra: bytemuck::cast_slice(&n.extra).to_vec(),
                 symbol: n.symbol.to_string(),
+                native: true,
             });
         }
         let function = *self
@@ -229,6 +247,7 @@ impl CudaDevice {
             arguments,
             extra: Vec::new(),
             symbol: op.kernel.clone(),
+            native: false,
         })
     }
 
@@ -239,7 +258,7 @@ impl CudaDevice {
                 // The first kernel of a graph has none in front of it.
                 let shape = Shape { early: l.shape.early && i > 0, ..l.shape };
                 let parameters = [l.arguments.as_slice(), l.extra.as_slice()];
-                let count = if l.extra.is_empty() { 1 } else { 2 };
+                let count = if l.native { 2 } else { 1 };
                 // SAFETY: `bind` compared the arguments with the kernel's signature, every buffer is as long as the
                 // plan says, and `prepare` resolved them to memory of ours; releasing memory discards no plan, but the
                 // trait forbids to submit one whose memory was released.
@@ -264,7 +283,7 @@ impl CudaDevice {
 
 /// Arguments that native kernels load with bulk copies or sixteen bytes at once.
 fn is_weight(name: &str) -> bool {
-    !matches!(name, "positions" | "slots" | "ids" | "routed")
+    !matches!(name, "positions" | "slots" | "ids" | "routed" | "chunk")
 }
 
 impl Device for CudaDevice {
@@ -313,7 +332,8 @@ impl Device for CudaDevice {
         if from.len != to.len {
             return Err(failed(format!("a copy of {} bytes into {}", from.len, to.len)));
         }
-        let (a, b) = (self.address(from.buffer, from.offset, from.len)?, self.address(to.buffer, to.offset, to.len)?);
+        let (a, b) =
+            (self.address(from.buffer, from.offset, from.len)?, self.address(to.buffer, to.offset, to.len)?);
         if a < b + to.len && b < a + from.len && from.len > 0 {
             return Err(failed("a copy between parts that overlap".into()));
         }
@@ -355,9 +375,7 @@ impl Device for CudaDevice {
             // A graph that runs must not be freed.
             let _ = self.driver.sync(self.driver.main);
             self.driver.destroy(p.graph);
-            if let Some((address, _)) = p.input {
-                self.driver.free(address);
-            }
+            p.input.map(|i| i.0).into_iter().chain(p.table).for_each(|address| self.driver.free(address));
         }
     }
 
@@ -423,17 +441,55 @@ impl CudaDevice {
             .collect::<Result<_>>()?;
         let mut launches = Vec::with_capacity(plan.ops.len());
         // Level by level: an order in which every op stands behind all that it must wait for.
-        for &i in plan.levels.iter().flatten() {
-            launches.push(self.launch_of(&plan.ops[i], &ops[i], &addresses)?);
+        let order: Vec<usize> = plan.levels.iter().flatten().copied().collect();
+        for (at, &i) in order.iter().enumerate() {
+            let native = self.options.native && native::early_reads_hold(&plan, &order, at);
+            launches.push(self.launch_of(&plan.ops[i], &ops[i], &addresses, native)?);
         }
-        for i in 0..launches.len() {
-            let free = launches.get(i + 1).is_none_or(|next| !native::reads_two_back(&next.symbol));
-            if let Some(last) = launches[i].extra.last_chunk_mut::<4>() {
-                *last = u32::from(free).to_le_bytes();
+        let table = self.finish_steps(&plan, &order, &addresses, &mut launches)?;
+        let graph = self.graph(launches.iter())?;
+        Ok(Prepared { plan, graph, launches, input, table })
+    }
+
+    /// What native kernels are told about the kernels around them; the table of what they prefetch, in memory of its own.
+    fn finish_steps(
+        &self,
+        plan: &Plan,
+        order: &[usize],
+        addresses: &[u64],
+        launches: &mut [Launch],
+    ) -> Result<Option<u64>> {
+        let mut table: Vec<native::Piece> = Vec::new();
+        let mut steps: Vec<Step> = Vec::with_capacity(launches.len());
+        for at in 0..launches.len() {
+            let free = launches.get(at + 1).is_none_or(|next| !native::reads_two_back(&next.symbol));
+            let first = table.len();
+            if let Some(op) = native::prefetched(plan, order, at) {
+                table.extend(
+                    native::whole_weights(plan, &plan.ops[op])
+                        .flat_map(|w| native::pieces(addresses[w.buffer.0] + w.start, w.end - w.start)),
+                );
+            }
+            let regions = (table.len() - first) as u32;
+            steps.push(Step { prefetch: first as u64 * 16, regions, release_first: u32::from(free) });
+        }
+        let start = match table.is_empty() {
+            true => None,
+            false => {
+                let bytes: &[u8] = bytemuck::cast_slice(&table);
+                let start = self.driver.allocate("prefetches", bytes.len() as u64)?;
+                // SAFETY: allocated with this size, and nothing uses it yet.
+                unsafe { self.driver.write(start, bytes) }?;
+                Some(start)
+            }
+        };
+        for (launch, mut step) in launches.iter_mut().zip(steps) {
+            if launch.native {
+                step.prefetch += start.unwrap_or(0);
+                launch.extra.extend_from_slice(bytemuck::bytes_of(&step));
             }
         }
-        let graph = self.graph(launches.iter())?;
-        Ok(Prepared { plan, graph, launches, input })
+        Ok(start)
     }
 }
 
@@ -442,9 +498,7 @@ impl Drop for CudaDevice {
         let _ = self.driver.sync(self.driver.main);
         for (_, p) in self.plans.drain() {
             self.driver.destroy(p.graph);
-            if let Some((address, _)) = p.input {
-                self.driver.free(address);
-            }
+            p.input.map(|i| i.0).into_iter().chain(p.table).for_each(|address| self.driver.free(address));
         }
         for (_, (address, _)) in self.memory.drain() {
             self.driver.free(address);

@@ -8,7 +8,7 @@ use lily_msl::manifest::{ArgManifest, KernelManifest, Manifest};
 use super::driver::Limits;
 use crate::{
     error::{GpuError, Result},
-    plan::{ArgValue, Op, Scalar, routes::Splits},
+    plan::{Access, ArgValue, BufferKind, Op, Plan, Scalar, routes::Splits},
 };
 
 /// The sources, in order.
@@ -17,6 +17,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("moe.cu", include_str!("../../../../../kernels/cuda/moe.cu")),
     ("gdn.cu", include_str!("../../../../../kernels/cuda/gdn.cu")),
     ("attention.cu", include_str!("../../../../../kernels/cuda/attention.cu")),
+    ("gemm.cu", include_str!("../../../../../kernels/cuda/gemm.cu")),
     ("synthetic.cu", include_str!("../../../../../kernels/cuda/synthetic.cu")),
 ];
 const COMMON: &str = include_str!("../../../../../kernels/cuda/common.cuh");
@@ -29,6 +30,9 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("GdnArgs", "gdn_step"),
     ("AttentionSplitArgs", "attention_split_8"),
     ("AttentionCombineArgs", "attention_combine"),
+    ("GemmArgs", "gemm_64"),
+    ("ExpertsGateUpArgs", "experts_gate_up"),
+    ("ExpertsDownArgs", "experts_down"),
 ];
 
 /// Symbols of all native kernels.
@@ -40,6 +44,11 @@ pub const SYMBOLS: &[&str] = &[
     "native_gdn_step",
     "native_attention_split",
     "native_attention_combine",
+    "native_gemm",
+    "native_gemm_add",
+    "native_gemm_bfloat",
+    "native_experts_gate_up",
+    "native_experts_down",
     "native_fill",
 ];
 
@@ -77,7 +86,11 @@ fn structure(out: &mut String, name: &str, kernel: &KernelManifest) -> Result<()
     for t in &kernel.threadgroup_args {
         let _ = writeln!(out, "  unsigned threadgroup{};", t.index);
     }
-    let _ = writeln!(out, "  unsigned end;\n}};\nstatic_assert(sizeof({name}) == {}, \"layout\");", kernel.cuda_args_bytes);
+    let _ = writeln!(
+        out,
+        "  unsigned end;\n}};\nstatic_assert(sizeof({name}) == {}, \"layout\");",
+        kernel.cuda_args_bytes
+    );
     Ok(())
 }
 
@@ -87,7 +100,10 @@ fn c_type(arg: &ArgManifest, ty: &str) -> Result<&'static str> {
         "float" => Ok("float"),
         "uint4" => Ok("uint4"),
         "float4" => Ok("float4"),
-        _ => Err(GpuError::Kernels(format!("argument {}: a field of type {ty} has no CUDA form yet", arg.name))),
+        _ => Err(GpuError::Kernels(format!(
+            "argument {}: a field of type {ty} has no CUDA form yet",
+            arg.name
+        ))),
     }
 }
 
@@ -102,14 +118,93 @@ pub struct Launch {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// Words of the second parameter. The last is `release_first`, for the caller to set: see [`reads_two_back`].
+    /// Words of the second parameter, an even number. Behind them comes a [`Step`].
     pub extra: Vec<u32>,
+}
+
+/// `Step` of common.cuh.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Step {
+    /// Address of a list of [`Piece`]s.
+    pub prefetch: u64,
+    /// Their number.
+    pub regions: u32,
+    /// Whether the next kernel may start before this one has waited.
+    pub release_first: u32,
+}
+
+/// What a kernel prefetches with one instruction, as common.cuh reads it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Piece {
+    /// Address, a multiple of 16.
+    pub start: u64,
+    /// A multiple of 16.
+    pub bytes: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
+/// The pieces of some bytes; what is left of 16 at the end is not prefetched.
+pub fn pieces(start: u64, bytes: u64) -> impl Iterator<Item = Piece> {
+    const MOST: u64 = 16 << 10;
+    let bytes = if start.is_multiple_of(16) { bytes / 16 * 16 } else { 0 };
+    (0..bytes.div_ceil(MOST)).map(move |i| Piece {
+        start: start + i * MOST,
+        bytes: (bytes - i * MOST).min(MOST) as u32,
+        unused: 0,
+    })
+}
+
+/// Which op's weights the kernel at `at` of a step brings to the second-level cache: two kernels ahead, four if they are
+/// large, so that they come while kernels run that read little. The experts' cannot be known, the head's do not fit.
+pub fn prefetched(plan: &Plan, order: &[usize], at: usize) -> Option<usize> {
+    let op = |i: usize| order.get(i).map(|&j| &plan.ops[j]);
+    // A kernel that prefetches: it has a warp with nothing else to do.
+    let kernel = op(at)?.kernel.as_str();
+    if !(kernel.starts_with("project_") || kernel.starts_with("attention_") || kernel == "gdn_step") {
+        return None;
+    }
+    [(2, SMALL..LARGE), (4, LARGE..LARGEST)].into_iter().find_map(|(ahead, sizes)| {
+        let bytes: u64 = whole_weights(plan, op(at + ahead)?).map(|w| w.end - w.start).sum();
+        sizes.contains(&bytes).then_some(order[at + ahead])
+    })
+}
+const SMALL: u64 = 256 << 10;
+const LARGE: u64 = 8 << 20;
+const LARGEST: u64 = 20 << 20;
+
+/// The weights that an op reads whole.
+pub fn whole_weights<'a>(plan: &'a Plan, op: &'a Op) -> impl Iterator<Item = &'a Access> {
+    op.reads.iter().filter(|a| plan.spec(a.buffer).kind == BufferKind::Weight && a.bytes == a.end - a.start)
 }
 
 /// Whether a kernel reads, before it waits, what came from two kernels back: then the kernel between may let it start only
 /// after its own wait.
 pub fn reads_two_back(symbol: &str) -> bool {
     matches!(symbol, "native_moe_gate_up" | "native_moe_down" | "native_attention_combine")
+}
+
+/// Whether the native kernel of the op that stands at `at` in `order` may read what it reads before it waits: the op in
+/// front must not have made it; of state and caches, no op of the step.
+pub fn early_reads_hold(plan: &Plan, order: &[usize], at: usize) -> bool {
+    let op = &plan.ops[order[at]];
+    let (names, from): (&[&str], usize) = match op.kernel.as_str() {
+        k if k.starts_with("moe_gate_up_") => (&["residual"], at.saturating_sub(1)),
+        k if k.starts_with("moe_down_") => (&["routed", "residual"], at.saturating_sub(1)),
+        "attention_combine" => (&["projected"], at.saturating_sub(1)),
+        "gdn_step" => (&["ring", "state"], 0),
+        "attention_split_8" => (&["keys", "values"], 0),
+        _ => return true,
+    };
+    let writers = &order[from..at];
+    op.args.iter().filter(|a| names.contains(&a.name)).all(|a| {
+        let ArgValue::Buffer { view, .. } = a.value else { return true };
+        let overlaps =
+            |w: &Access| w.buffer == view.buffer && w.start < view.offset + view.len && view.offset < w.end;
+        !writers.iter().any(|&j| plan.ops[j].writes.iter().any(overlaps))
+    })
 }
 
 /// A scalar of the op's inline structure.
@@ -128,11 +223,13 @@ fn four(op: &Op, name: &str) -> Option<[u32; 4]> {
 }
 
 fn fields(op: &Op) -> impl Iterator<Item = (&'static str, Scalar)> + '_ {
-    op.args.iter().flat_map(|a| match &a.value {
-        ArgValue::Inline(list) => list.as_slice(),
-        ArgValue::Buffer { .. } => &[],
-    })
-    .copied()
+    op.args
+        .iter()
+        .flat_map(|a| match &a.value {
+            ArgValue::Inline(list) => list.as_slice(),
+            ArgValue::Buffer { .. } => &[],
+        })
+        .copied()
 }
 
 /// The native kernel for an op, if there is one for its shape. Bulk copies need addresses that are multiples of 16; the
@@ -148,6 +245,9 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
         "gdn_step" => gdn_step(op),
         "attention_split_8" => attention_split(op),
         "attention_combine" => attention_combine(op),
+        k if k.starts_with("gemm_") => gemm(op),
+        "experts_gate_up" => grouped("native_experts_gate_up", op, scalar(op, "width")?, 64),
+        "experts_down" => grouped("native_experts_down", op, scalar(op, "hidden")?, 128),
         _ => None,
     }?;
     (launch.shared <= limits.shared).then_some(launch)
@@ -192,14 +292,14 @@ fn project(op: &Op, limits: &Limits) -> Option<Launch> {
         symbol,
         grid: [blocks, tokens.div_ceil(most_tokens), 1],
         threads: 17 * 32,
-        shared: 512 + (most_tokens * staged(cols)).next_multiple_of(128) + sums + stages * stage,
-        extra: vec![tiles / blocks, tiles % blocks, stages, stage, tokens, most_tokens, 0],
+        shared: 1024 + (most_tokens * staged(cols)).next_multiple_of(128) + sums + stages * stage,
+        extra: vec![tiles / blocks, tiles % blocks, stages, stage, tokens, most_tokens],
     })
 }
 
 fn moe_gate_up(op: &Op, limits: &Limits) -> Option<Launch> {
     let (hidden, width, chosen) = (scalar(op, "hidden")?, scalar(op, "width")?, scalar(op, "chosen")?);
-    if hidden != 2048 || width != 512 || scalar(op, "experts")? > 256 || chosen > 32 {
+    if hidden != 2048 || width != 512 || scalar(op, "experts")? > 256 || chosen > 8 {
         return None;
     }
     let tiles = chosen * width / 8;
@@ -213,8 +313,8 @@ fn moe_gate_up(op: &Op, limits: &Limits) -> Option<Launch> {
         symbol: "native_moe_gate_up",
         grid: [blocks, 1, op.grid[2]],
         threads: 17 * 32,
-        shared: 512 + staged(hidden) + 8 * (hidden / 256) * 16 * 4 + most * tile_bytes(hidden, 4),
-        extra: vec![tiles / blocks, tiles % blocks, 0],
+        shared: 1024 + staged(hidden) + 8 * (hidden / 256) * 16 * 4 + most * tile_bytes(hidden, 4),
+        extra: vec![tiles / blocks, tiles % blocks],
     })
 }
 
@@ -228,8 +328,8 @@ fn moe_down(op: &Op) -> Option<Launch> {
         symbol: "native_moe_down",
         grid: [hidden / 16, 1, op.grid[2]],
         threads: 19 * 32,
-        shared: 1536 + staged(9 * 512) + 9 * tile_bytes(512, 4),
-        extra: vec![0, 0, 0],
+        shared: 2048 + staged(9 * 512) + 9 * tile_bytes(512, 4),
+        extra: vec![0, 0],
     })
 }
 
@@ -239,7 +339,7 @@ fn gdn_step(op: &Op) -> Option<Launch> {
         grid: [4 * scalar(op, "value_heads")?, op.grid[1], 1],
         threads: 288,
         shared: 0,
-        extra: vec![0],
+        extra: vec![],
     })
 }
 
@@ -267,7 +367,60 @@ fn attention_combine(op: &Op) -> Option<Launch> {
     if scalar(op, "splits")? > 256 {
         return None;
     }
-    Some(Launch { symbol: "native_attention_combine", grid: op.grid, threads: 256, shared: 0, extra: vec![0, 0] })
+    Some(Launch {
+        symbol: "native_attention_combine",
+        grid: op.grid,
+        threads: 256,
+        shared: 0,
+        extra: vec![0, 0],
+    })
+}
+
+/// Weight rows of a tile in gemm.cu.
+const GEMM_ROWS: u32 = 128;
+
+/// `GEMM_SHARED` of gemm.cu: three steps of inputs, two of weights, rows of 144 bytes.
+const fn gemm_shared(rows: u32) -> u32 {
+    (3 * rows + 2 * GEMM_ROWS) * 144
+}
+
+fn gemm(op: &Op) -> Option<Launch> {
+    let (name, height) = op.kernel.rsplit_once('_')?;
+    let symbol = match name {
+        "gemm" => "native_gemm",
+        "gemm_add" => "native_gemm_add",
+        "gemm_bfloat" => "native_gemm_bfloat",
+        _ => return None,
+    };
+    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
+    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
+    let tokens = op.grid[1] * height.parse::<u32>().ok()?;
+    // A tile has 128 tokens; short chunks are better off with smaller ones.
+    if bits[..matrices].iter().any(|&b| b != 4) || cols % 64 != 0 || tokens < 64 {
+        return None;
+    }
+    let blocks = rows[..matrices].iter().map(|r| r.div_ceil(GEMM_ROWS)).sum();
+    Some(Launch {
+        symbol,
+        grid: [blocks, tokens.div_ceil(128), 1],
+        threads: 256,
+        shared: gemm_shared(128),
+        extra: vec![],
+    })
+}
+
+/// A product with the experts' matrices: blocks of at most 32 pairs of one expert.
+fn grouped(symbol: &'static str, op: &Op, rows: u32, tile: u32) -> Option<Launch> {
+    if scalar(op, "hidden")? % 128 != 0 || scalar(op, "width")? % 64 != 0 {
+        return None;
+    }
+    Some(Launch {
+        symbol,
+        grid: [rows.div_ceil(tile), op.grid[1], 1],
+        threads: 256,
+        shared: gemm_shared(32),
+        extra: vec![],
+    })
 }
 
 /// How a context is split in decode attention on a GPU of so many multiprocessors: one block for each KV head and

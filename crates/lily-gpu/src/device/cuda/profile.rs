@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use super::{CudaDevice, driver::Graph, failed};
-use crate::{
-    device::PlanHandle,
-    error::Result,
-    plan::Plan,
-};
+use crate::{device::PlanHandle, error::Result, plan::Plan};
 
 /// The launches of one kind in a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +36,10 @@ impl CudaDevice {
 
     /// Symbols of the kernels that run for each op, in the plan's order of levels.
     pub fn kernels_of(&self, handle: PlanHandle) -> Vec<String> {
-        self.plans.get(&handle.0).map(|p| p.launches.iter().map(|l| l.symbol.clone()).collect()).unwrap_or_default()
+        self.plans
+            .get(&handle.0)
+            .map(|p| p.launches.iter().map(|l| l.symbol.clone()).collect())
+            .unwrap_or_default()
     }
 
     /// Times the plan's graph as it is: milliseconds a step, one of `repeats` each. The input buffer keeps what it had.

@@ -51,8 +51,8 @@ fn projections() {
     let l = native::route(&op(&one, "layers.0.gdn.in"), &H200).expect("native");
     assert_eq!((l.symbol, l.grid, l.threads), ("native_project_norm", [132, 1, 1], 544));
     let tile = 16 * (1024 + 128);
-    assert_eq!(l.extra, [5, 112, 6, tile, 1, 1, 0]);
-    assert_eq!(l.shared, 512 + 4352 + 2 * 6 * 8 * 16 * 4 + 6 * tile);
+    assert_eq!(l.extra, [5, 112, 6, tile, 1, 1]);
+    assert_eq!(l.shared, 1024 + 4352 + 2 * 6 * 8 * 16 * 4 + 6 * tile);
     // 2,048 rows: a tile for each of 128 blocks.
     let l = native::route(&op(&one, "layers.0.gdn.out"), &H200).expect("native");
     assert_eq!((l.symbol, l.grid), ("native_project_add", [128, 1, 1]));
@@ -81,7 +81,7 @@ fn experts() {
     let one = plan(1);
     // 512 tiles, four for each of 128 blocks.
     let l = native::route(&op(&one, "layers.0.experts.gate_up"), &H200).expect("native");
-    assert_eq!((l.grid, l.extra.as_slice()), ([128, 1, 1], &[4, 0, 0][..]));
+    assert_eq!((l.grid, l.extra.as_slice()), ([128, 1, 1], &[4, 0][..]));
     let l = native::route(&op(&one, "layers.0.experts.down"), &H200).expect("native");
     assert_eq!((l.grid, l.threads), ([128, 1, 1], 608));
     let l = native::route(&op(&one, "layers.0.gdn.step"), &H200).expect("native");
@@ -103,19 +103,78 @@ fn splits_of_contexts() {
     }
 }
 
+/// In a decode step every native kernel may read early what it does; where the op in front makes it, it may not.
+#[test]
+fn early_reads() {
+    let mut plan = plan(2);
+    let order: Vec<usize> = plan.levels.iter().flatten().copied().collect();
+    assert_eq!(order.len(), plan.ops.len());
+    assert!((0..order.len()).all(|at| native::early_reads_hold(&plan, &order, at)));
+    // The router written by the op right before the experts' down.
+    let down = plan.ops.iter().position(|o| o.label == "layers.0.experts.down").expect("an op");
+    let routed = plan.ops.iter().find(|o| o.label == "layers.0.router").expect("an op").writes.clone();
+    plan.ops[down - 1].writes.extend(routed);
+    assert!(!native::early_reads_hold(
+        &plan,
+        &order,
+        order.iter().position(|&i| i == down).expect("in order")
+    ));
+    // State that an earlier op of the step has written.
+    let step = plan.ops.iter().position(|o| o.label == "layers.2.gdn.step").expect("an op");
+    let state = plan.ops[step].writes.clone();
+    plan.ops[0].writes.extend(state);
+    assert!(!native::early_reads_hold(
+        &plan,
+        &order,
+        order.iter().position(|&i| i == step).expect("in order")
+    ));
+}
+
+/// Who brings whose weights to the cache: small ones two kernels ahead, the input projections four.
+#[test]
+fn prefetches() {
+    let plan = plan(1);
+    let order: Vec<usize> = plan.levels.iter().flatten().copied().collect();
+    let by = |label: &str| {
+        let at = order.iter().position(|&i| plan.ops[i].label == label).expect("an op");
+        native::prefetched(&plan, &order, at).map(|i| plan.ops[i].label.as_str())
+    };
+    assert_eq!(by("layers.0.gdn.in"), Some("layers.0.gdn.out"));
+    assert_eq!(by("layers.0.gdn.step"), Some("layers.0.router"));
+    assert_eq!(by("layers.0.gdn.out"), Some("layers.1.gdn.in"));
+    assert_eq!(by("layers.0.router"), Some("layers.0.experts.down"));
+    assert_eq!(by("layers.0.experts.gate_up"), None);
+    assert_eq!(by("layers.2.gdn.out"), Some("layers.3.attention.qkv"));
+    assert_eq!(by("layers.3.attention.split"), Some("layers.3.attention.out"));
+    // The head is too large.
+    assert_eq!(by("layers.3.attention.out"), None);
+    // Of the experts' down only the shared expert's is known.
+    let down = op(&plan, "layers.0.experts.down");
+    let bytes: u64 = native::whole_weights(&plan, &down).map(|w| w.end - w.start).sum();
+    assert_eq!(bytes, 2048 * (256 + 2 * 16));
+    let cut: Vec<(u64, u32)> = native::pieces(4096, 40_000).map(|p| (p.start, p.bytes)).collect();
+    assert_eq!(cut, [(4096, 16_384), (20_480, 16_384), (36_864, 7_232)]);
+    assert_eq!((native::pieces(4097, 100).count(), native::pieces(4096, 15).count()), (0, 0));
+}
+
 /// The structures that native kernels are compiled with are as long as the manifest's, and hold every argument.
 #[test]
 fn source_has_every_structure_and_kernel() {
     let manifest = kernels::manifest().expect("the kernels parse");
     let program = compile::native_program(90, manifest).expect("the source can be written");
     for symbol in native::SYMBOLS {
-        assert!(program.source.contains(&format!("{symbol}(")) || program.source.contains(&format!("({symbol},")), "{symbol}");
+        assert!(
+            program.source.contains(&format!("{symbol}(")) || program.source.contains(&format!("({symbol},")),
+            "{symbol}"
+        );
     }
     let project = manifest.kernel("project_norm_1").expect("a kernel");
     for a in &project.args {
         assert!(program.source.contains(&format!(" {};", a.name)), "{}", a.name);
     }
-    assert!(program.source.contains(&format!("static_assert(sizeof(ProjectArgs) == {}", project.cuda_args_bytes)));
+    assert!(
+        program.source.contains(&format!("static_assert(sizeof(ProjectArgs) == {}", project.cuda_args_bytes))
+    );
     // All variants of a family take the same arguments, so one structure serves them.
     for k in manifest.kernels.iter().filter(|k| k.name.starts_with("project_")) {
         let shape = |k: &lily_msl::manifest::KernelManifest| {
