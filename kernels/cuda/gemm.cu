@@ -256,3 +256,39 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
     *(float2*)((float*)a.y + (u64)pair_of[row] * hidden + column0 + column) = make_float2(v0, v1);
   });
 }
+
+// h = sigmoid(shared gate) silu(gate x) up x: the shared expert of every token. Grid: (ceil(width / 64), ceil(tokens / 128)).
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
+    native_shared_gate_up(const __grid_constant__ SharedGateUpArgs a, const __grid_constant__ GemmLaunch l) {
+  extern __shared__ __align__(128) u8 shared[];
+  __shared__ float factors[128];
+  grid_enter(l.step);
+  u32 tokens = loadu(&((const Chunk*)a.chunk)->tokens), token0 = blockIdx.y * 128, cols = a.shape.hidden;
+  u32 width = a.shape.shared_width, tid = threadIdx.x, column0 = blockIdx.x * 64, r = tid / 2;
+  if (token0 >= tokens) return;
+  // Barriers of the product lie between this and its readers.
+  if (tid < min(128, tokens - token0))
+    factors[tid] = sigmoid(load1((const float*)a.logits + (u64)(token0 + tid) * a.shape.stride + a.shape.experts));
+  u64 row = min(joint_row(column0, r), width - 1);
+  WeightRow w = r / 8 % 2 ? weight_row(a.up_w, a.up_s, a.up_b, row, cols) : weight_row(a.gate_w, a.gate_s, a.gate_b, row, cols);
+  const u16* inputs[4];
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) inputs[i] = (const u16*)a.x + (u64)min(token0 + i * 32 + tid / 8, tokens - 1) * cols;
+  Sums<128> sums;
+  multiply<128>(sums, inputs, w, cols, shared);
+  u32 warp = tid / 32, lane = tid % 32;
+#pragma unroll
+  for (u32 i = 0; i < 4; i++)
+#pragma unroll
+    for (u32 half = 0; half < 2; half++)
+#pragma unroll
+      for (u32 p = 0; p < 2; p++) {
+        u32 m = warp / 4 * 64 + i * 16 + half * 8 + lane / 4, column = column0 + (warp % 4 * 2 + p) * 8 + lane % 4 * 2;
+        if (token0 + m < tokens && column < width) {
+          float f = factors[m];
+          float v0 = silu(sums.v[i][2 * p][2 * half]) * sums.v[i][2 * p + 1][2 * half] * f;
+          float v1 = silu(sums.v[i][2 * p][2 * half + 1]) * sums.v[i][2 * p + 1][2 * half + 1] * f;
+          *(u32*)((u16*)a.h + (u64)(token0 + m) * width + column) = pack_bfloats(v0, v1);
+        }
+      }
+}

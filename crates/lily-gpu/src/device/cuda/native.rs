@@ -33,6 +33,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("GemmArgs", "gemm_64"),
     ("ExpertsGateUpArgs", "experts_gate_up"),
     ("ExpertsDownArgs", "experts_down"),
+    ("SharedGateUpArgs", "shared_gate_up"),
 ];
 
 /// Symbols of all native kernels.
@@ -49,6 +50,7 @@ pub const SYMBOLS: &[&str] = &[
     "native_gemm_bfloat",
     "native_experts_gate_up",
     "native_experts_down",
+    "native_shared_gate_up",
     "native_fill",
 ];
 
@@ -246,6 +248,7 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
         "attention_split_8" => attention_split(op),
         "attention_combine" => attention_combine(op),
         k if k.starts_with("gemm_") => gemm(op),
+        "shared_gate_up" => shared_gate_up(op),
         "experts_gate_up" => grouped("native_experts_gate_up", op, scalar(op, "width")?, 64),
         "experts_down" => grouped("native_experts_down", op, scalar(op, "hidden")?, 128),
         _ => None,
@@ -403,6 +406,22 @@ fn gemm(op: &Op) -> Option<Launch> {
     Some(Launch {
         symbol,
         grid: [blocks, tokens.div_ceil(128), 1],
+        threads: 256,
+        shared: gemm_shared(128),
+        extra: vec![],
+    })
+}
+
+fn shared_gate_up(op: &Op) -> Option<Launch> {
+    let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "shared_width")?);
+    // moe_prefill.metal has 32 tokens a threadgroup.
+    let tokens = op.grid[1] * 32;
+    if hidden % 64 != 0 || width % 64 != 0 || tokens < 64 {
+        return None;
+    }
+    Some(Launch {
+        symbol: "native_shared_gate_up",
+        grid: [width / 64, tokens.div_ceil(128), 1],
         threads: 256,
         shared: gemm_shared(128),
         extra: vec![],
