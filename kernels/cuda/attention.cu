@@ -125,7 +125,6 @@ extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
     bring(k_tile, keys + (u64)p * ROW_BYTES, rows, k_full, lane);
     bring(v_tile, vals + (u64)p * ROW_BYTES, rows, v_full, lane);
   }
-  if (warp == SPLIT_WARPS - 1) prefetch(l.step, lane);
   grid_enter(l.step);
 
   {
@@ -308,7 +307,6 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM)
   u32 used = loadu((const u32*)a.positions + token) / a.shape.span + 1;
   // The projection stands two kernels back.
   float gate = load1((const float*)a.projected + (u64)token * a.shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + i);
-  if (warp == 0) prefetch(l.step, lane);
   grid_enter(l.step);
   float largest = -INFINITY, sum = 0.0f;
   if (i < used) {

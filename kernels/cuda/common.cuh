@@ -26,27 +26,13 @@ DEVICE void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void grid_release() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 // What every native kernel of a step is launched with besides its arguments.
 struct Step {
-  // Regions that a later kernel will read come to the second-level cache meanwhile: address, bytes, nothing; 16 bytes each.
-  u64 prefetch;
-  u32 regions;
-  u32 release_first;
+  u32 release_first, unused;
 };
 DEVICE void grid_enter(const Step& s) {
   if (s.release_first) grid_release();
   grid_wait();
   if (!s.release_first) grid_release();
 }
-// The blocks share the regions. One warp calls it, in its own time.
-DEVICE void prefetch(const Step& s, u32 lane) {
-  u32 blocks = gridDim.x * gridDim.y;
-  for (u32 i = blockIdx.x + gridDim.x * blockIdx.y + lane * blocks; i < s.regions; i += 32 * blocks) {
-    uint4 r = __ldg((const uint4*)s.prefetch + i);
-    u64 start = (u64)r.y << 32 | r.x;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(start), "r"(r.z) : "memory");
-  }
-  __syncwarp();
-}
-
 // ---- barriers in shared memory (PTX mbarrier)
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }

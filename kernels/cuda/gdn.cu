@@ -58,7 +58,6 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   }
   u16 gain = 0;
   if (warp == 0) gain = ((const u16*)a.gain)[part * GDN_VALUES + lane];
-  if (warp == 8) prefetch(l.step, lane);
   grid_enter(l.step);
 
   float now = load1(in + channel);

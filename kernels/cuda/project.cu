@@ -50,7 +50,8 @@ template <u32 COLS> DEVICE void bring_tile(const ProjectArgs& a, u32 i, u8* to, 
   bulk_load(to + TILE_ROWS * group_bytes, b + (u64)t.row * group_bytes, t.rows * group_bytes, barrier);
 }
 
-template <u32 SLICES, bool NORM, bool ADD>
+// MIXED: there are matrices of 8 bits too. The rest runs faster with less code: a kernel's instructions come from memory.
+template <u32 SLICES, bool NORM, bool ADD, bool MIXED>
 DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   constexpr u32 cols = SLICES * SLICE, threads = PROJECT_WARPS * 32, sets = PROJECT_WARPS / SLICES;
   constexpr u32 group_bytes = cols / GROUP * 2, tile_sums = SLICES * TILE_ROWS;
@@ -72,7 +73,6 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   __syncthreads();
 
   if (warp == PROJECT_WARPS) {
-    prefetch(l.step, lane);
     for (u32 base = l.stages, round = 1; base < count && lane == 0; base += l.stages, round++) {
       for (u32 k = 0; k < min(l.stages, count - base); k++) {
         barrier_wait(empty + k, (round - 1) & 1);
@@ -142,7 +142,7 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
       turn ^= 1;
       for (u32 k = set; k < n; k += sets) {
         Tile tile = find_tile(a, first + base + k);
-        u32 wide = pick(a.shape.bits, tile.matrix) == 8;
+        u32 wide = MIXED ? pick(a.shape.bits, tile.matrix) == 8 : 0;
         if (loaded != 2 * t + wide) {
           Staged staged = staged_at(activations + t * STAGED_BYTES(cols), cols);
           x = wide ? load_slice<true>(staged, slice, lane) : load_slice<false>(staged, slice, lane);
@@ -183,11 +183,12 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   }
 }
 
-#define PROJECT(name, slices, norm, add)                                                                       \
+#define PROJECT(name, slices, norm, add, mixed)                                                                \
   extern "C" __global__ void __launch_bounds__(PROJECT_WARPS * 32 + 32, 2)                                     \
       name(const __grid_constant__ ProjectArgs a, const __grid_constant__ ProjectLaunch l) {                   \
     extern __shared__ __align__(128) u8 shared[];                                                              \
-    project<slices, norm, add>(a, l, shared);                                                                  \
+    project<slices, norm, add, mixed>(a, l, shared);                                                           \
   }
-PROJECT(native_project_norm, 8, true, false)
-PROJECT(native_project_add, 16, false, true)
+PROJECT(native_project_norm, 8, true, false, false)
+PROJECT(native_project_norm_mixed, 8, true, false, true)
+PROJECT(native_project_add, 16, false, true, false)

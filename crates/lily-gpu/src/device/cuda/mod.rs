@@ -69,8 +69,6 @@ struct Prepared {
     launches: Vec<Launch>,
     /// The input buffer: address and size.
     input: Option<(u64, usize)>,
-    /// What native kernels prefetch.
-    table: Option<u64>,
 }
 
 /// A submission under way: its input bytes must stay until it is done.
@@ -375,7 +373,9 @@ impl Device for CudaDevice {
             // A graph that runs must not be freed.
             let _ = self.driver.sync(self.driver.main);
             self.driver.destroy(p.graph);
-            p.input.map(|i| i.0).into_iter().chain(p.table).for_each(|address| self.driver.free(address));
+            if let Some((address, _)) = p.input {
+                self.driver.free(address);
+            }
         }
     }
 
@@ -446,50 +446,16 @@ impl CudaDevice {
             let native = self.options.native && native::early_reads_hold(&plan, &order, at);
             launches.push(self.launch_of(&plan.ops[i], &ops[i], &addresses, native)?);
         }
-        let table = self.finish_steps(&plan, &order, &addresses, &mut launches)?;
-        let graph = self.graph(launches.iter())?;
-        Ok(Prepared { plan, graph, launches, input, table })
-    }
-
-    /// What native kernels are told about the kernels around them; the table of what they prefetch, in memory of its own.
-    fn finish_steps(
-        &self,
-        plan: &Plan,
-        order: &[usize],
-        addresses: &[u64],
-        launches: &mut [Launch],
-    ) -> Result<Option<u64>> {
-        let mut table: Vec<native::Piece> = Vec::new();
-        let mut steps: Vec<Step> = Vec::with_capacity(launches.len());
         for at in 0..launches.len() {
             let free = launches.get(at + 1).is_none_or(|next| !native::reads_two_back(&next.symbol));
-            let first = table.len();
-            if let Some(op) = native::prefetched(plan, order, at) {
-                table.extend(
-                    native::whole_weights(plan, &plan.ops[op])
-                        .flat_map(|w| native::pieces(addresses[w.buffer.0] + w.start, w.end - w.start)),
-                );
-            }
-            let regions = (table.len() - first) as u32;
-            steps.push(Step { prefetch: first as u64 * 16, regions, release_first: u32::from(free) });
-        }
-        let start = match table.is_empty() {
-            true => None,
-            false => {
-                let bytes: &[u8] = bytemuck::cast_slice(&table);
-                let start = self.driver.allocate("prefetches", bytes.len() as u64)?;
-                // SAFETY: allocated with this size, and nothing uses it yet.
-                unsafe { self.driver.write(start, bytes) }?;
-                Some(start)
-            }
-        };
-        for (launch, mut step) in launches.iter_mut().zip(steps) {
+            let launch = &mut launches[at];
             if launch.native {
-                step.prefetch += start.unwrap_or(0);
+                let step = Step { release_first: u32::from(free), unused: 0 };
                 launch.extra.extend_from_slice(bytemuck::bytes_of(&step));
             }
         }
-        Ok(start)
+        let graph = self.graph(launches.iter())?;
+        Ok(Prepared { plan, graph, launches, input })
     }
 }
 
@@ -498,7 +464,9 @@ impl Drop for CudaDevice {
         let _ = self.driver.sync(self.driver.main);
         for (_, p) in self.plans.drain() {
             self.driver.destroy(p.graph);
-            p.input.map(|i| i.0).into_iter().chain(p.table).for_each(|address| self.driver.free(address));
+            if let Some((address, _)) = p.input {
+                self.driver.free(address);
+            }
         }
         for (_, (address, _)) in self.memory.drain() {
             self.driver.free(address);

@@ -8,7 +8,7 @@ use lily_msl::manifest::{ArgManifest, KernelManifest, Manifest};
 use super::driver::Limits;
 use crate::{
     error::{GpuError, Result},
-    plan::{Access, ArgValue, BufferKind, Op, Plan, Scalar, routes::Splits},
+    plan::{Access, ArgValue, Op, Plan, Scalar, routes::Splits},
 };
 
 /// The sources, in order.
@@ -39,6 +39,7 @@ const STRUCTURES: &[(&str, &str)] = &[
 /// Symbols of all native kernels.
 pub const SYMBOLS: &[&str] = &[
     "native_project_norm",
+    "native_project_norm_mixed",
     "native_project_add",
     "native_moe_gate_up",
     "native_moe_down",
@@ -128,58 +129,10 @@ pub struct Launch {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Step {
-    /// Address of a list of [`Piece`]s.
-    pub prefetch: u64,
-    /// Their number.
-    pub regions: u32,
     /// Whether the next kernel may start before this one has waited.
     pub release_first: u32,
-}
-
-/// What a kernel prefetches with one instruction, as common.cuh reads it.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Piece {
-    /// Address, a multiple of 16.
-    pub start: u64,
-    /// A multiple of 16.
-    pub bytes: u32,
     /// Nothing.
     pub unused: u32,
-}
-
-/// The pieces of some bytes; what is left of 16 at the end is not prefetched.
-pub fn pieces(start: u64, bytes: u64) -> impl Iterator<Item = Piece> {
-    const MOST: u64 = 16 << 10;
-    let bytes = if start.is_multiple_of(16) { bytes / 16 * 16 } else { 0 };
-    (0..bytes.div_ceil(MOST)).map(move |i| Piece {
-        start: start + i * MOST,
-        bytes: (bytes - i * MOST).min(MOST) as u32,
-        unused: 0,
-    })
-}
-
-/// Which op's weights the kernel at `at` of a step brings to the second-level cache: two kernels ahead, four if they are
-/// large, so that they come while kernels run that read little. The experts' cannot be known, the head's do not fit.
-pub fn prefetched(plan: &Plan, order: &[usize], at: usize) -> Option<usize> {
-    let op = |i: usize| order.get(i).map(|&j| &plan.ops[j]);
-    // A kernel that prefetches: it has a warp with nothing else to do.
-    let kernel = op(at)?.kernel.as_str();
-    if !(kernel.starts_with("project_") || kernel.starts_with("attention_") || kernel == "gdn_step") {
-        return None;
-    }
-    [(2, SMALL..LARGE), (4, LARGE..LARGEST)].into_iter().find_map(|(ahead, sizes)| {
-        let bytes: u64 = whole_weights(plan, op(at + ahead)?).map(|w| w.end - w.start).sum();
-        sizes.contains(&bytes).then_some(order[at + ahead])
-    })
-}
-const SMALL: u64 = 256 << 10;
-const LARGE: u64 = 8 << 20;
-const LARGEST: u64 = 20 << 20;
-
-/// The weights that an op reads whole.
-pub fn whole_weights<'a>(plan: &'a Plan, op: &'a Op) -> impl Iterator<Item = &'a Access> {
-    op.reads.iter().filter(|a| plan.spec(a.buffer).kind == BufferKind::Weight && a.bytes == a.end - a.start)
 }
 
 /// Whether a kernel reads, before it waits, what came from two kernels back: then the kernel between may let it start only
@@ -278,14 +231,16 @@ const fn tile_bytes(cols: u32, bits: u32) -> u32 {
 fn project(op: &Op, limits: &Limits) -> Option<Launch> {
     let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
     let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
-    let symbol = match (op.kernel.starts_with("project_norm_"), cols) {
-        (true, 2048) => "native_project_norm",
-        (false, 4096) => "native_project_add",
+    let widest = bits[..matrices].iter().copied().max()?;
+    let symbol = match (op.kernel.starts_with("project_norm_"), cols, widest) {
+        (true, 2048, 4) => "native_project_norm",
+        (true, 2048, 8) => "native_project_norm_mixed",
+        (false, 4096, 4) => "native_project_add",
         _ => return None,
     };
     let tokens = op.grid[1];
     let tiles: u32 = rows[..matrices].iter().map(|r| r.div_ceil(TILE_ROWS)).sum();
-    let stage = tile_bytes(cols, bits[..matrices].iter().copied().max()?);
+    let stage = tile_bytes(cols, widest);
     let blocks = tiles.min(limits.multiprocessors);
     let stages = tiles.div_ceil(blocks).min(MOST_RING / stage).clamp(1, MOST_STAGES);
     let most_tokens = tokens.min(MOST_TOKENS);

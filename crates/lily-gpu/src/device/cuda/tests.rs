@@ -59,7 +59,7 @@ fn projections() {
     assert_eq!(l.extra[..4], [1, 0, 1, 16 * (2048 + 256)]);
     // 256 + 1 rows of 8 bits, 512 + 512 of 4.
     let l = native::route(&op(&one, "layers.0.router"), &H200).expect("native");
-    assert_eq!(l.grid, [16 + 1 + 32 + 32, 1, 1]);
+    assert_eq!((l.symbol, l.grid), ("native_project_norm_mixed", [16 + 1 + 32 + 32, 1, 1]));
     assert_eq!(l.extra[..4], [1, 0, 1, 16 * (2048 + 128)]);
     // 248,320 rows stream through the ring.
     let l = native::route(&op(&one, "lm_head"), &H200).expect("native");
@@ -128,33 +128,6 @@ fn early_reads() {
         &order,
         order.iter().position(|&i| i == step).expect("in order")
     ));
-}
-
-/// Who brings whose weights to the cache: small ones two kernels ahead, the input projections four.
-#[test]
-fn prefetches() {
-    let plan = plan(1);
-    let order: Vec<usize> = plan.levels.iter().flatten().copied().collect();
-    let by = |label: &str| {
-        let at = order.iter().position(|&i| plan.ops[i].label == label).expect("an op");
-        native::prefetched(&plan, &order, at).map(|i| plan.ops[i].label.as_str())
-    };
-    assert_eq!(by("layers.0.gdn.in"), Some("layers.0.gdn.out"));
-    assert_eq!(by("layers.0.gdn.step"), Some("layers.0.router"));
-    assert_eq!(by("layers.0.gdn.out"), Some("layers.1.gdn.in"));
-    assert_eq!(by("layers.0.router"), Some("layers.0.experts.down"));
-    assert_eq!(by("layers.0.experts.gate_up"), None);
-    assert_eq!(by("layers.2.gdn.out"), Some("layers.3.attention.qkv"));
-    assert_eq!(by("layers.3.attention.split"), Some("layers.3.attention.out"));
-    // The head is too large.
-    assert_eq!(by("layers.3.attention.out"), None);
-    // Of the experts' down only the shared expert's is known.
-    let down = op(&plan, "layers.0.experts.down");
-    let bytes: u64 = native::whole_weights(&plan, &down).map(|w| w.end - w.start).sum();
-    assert_eq!(bytes, 2048 * (256 + 2 * 16));
-    let cut: Vec<(u64, u32)> = native::pieces(4096, 40_000).map(|p| (p.start, p.bytes)).collect();
-    assert_eq!(cut, [(4096, 16_384), (20_480, 16_384), (36_864, 7_232)]);
-    assert_eq!((native::pieces(4097, 100).count(), native::pieces(4096, 15).count()), (0, 0));
 }
 
 /// The structures that native kernels are compiled with are as long as the manifest's, and hold every argument.
