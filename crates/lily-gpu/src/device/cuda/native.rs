@@ -403,7 +403,7 @@ pub fn attention_splits(context: usize, limits: Limits) -> Splits {
     let class = context.max(1).next_power_of_two().max(SHORTEST_SPAN);
     let most = (limits.multiprocessors as usize / 2).max(1).next_power_of_two() / 2;
     let count = (class / SHORTEST_SPAN).clamp(1, most.max(1));
-    Splits { span: class / count, count }
+    Splits::Spans { span: class / count, count }
 }
 
 /// Four tiles of positions.

@@ -91,15 +91,16 @@ fn experts() {
 #[test]
 fn splits_of_contexts() {
     let splits = |context| attention_splits(context, H200);
-    assert_eq!(splits(0), Splits { span: 64, count: 1 });
-    assert_eq!(splits(64), Splits { span: 64, count: 1 });
-    assert_eq!(splits(65), Splits { span: 64, count: 2 });
-    assert_eq!(splits(4_096), Splits { span: 64, count: 64 });
-    assert_eq!(splits(4_097), Splits { span: 128, count: 64 });
-    assert_eq!(splits(131_072), Splits { span: 2_048, count: 64 });
+    assert_eq!(splits(0), Splits::Spans { span: 64, count: 1 });
+    assert_eq!(splits(64), Splits::Spans { span: 64, count: 1 });
+    assert_eq!(splits(65), Splits::Spans { span: 64, count: 2 });
+    assert_eq!(splits(4_096), Splits::Spans { span: 64, count: 64 });
+    assert_eq!(splits(4_097), Splits::Spans { span: 128, count: 64 });
+    assert_eq!(splits(131_072), Splits::Spans { span: 2_048, count: 64 });
     for context in 1..5000 {
         let s = splits(context);
-        assert!(s.span * s.count >= context && s.span % 64 == 0 && s.count <= 64);
+        let Splits::Spans { span, count } = s else { panic!("{s:?}") };
+        assert!(span * count >= context && span % 64 == 0 && count <= 64);
     }
 }
 
