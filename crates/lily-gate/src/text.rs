@@ -136,7 +136,7 @@ impl<'t> Scan<'t> {
             && !matches!(self.char_before(range.start), Some('-' | ','));
         let mut after = self.text[range.end..].chars();
         let tied_after = after.next().is_some_and(tie) && after.next().is_some_and(char::is_alphanumeric);
-        !(tied_before && !label) && !tied_after
+        (!tied_before || label) && !tied_after
     }
 
     /// The word that ends at `at`.

@@ -173,7 +173,7 @@ mod tests {
             message("a", json!("Look."), json!("{")),
             user,
         ] {
-            assert!(replays.find(&[changed.clone()]).is_empty(), "{changed}");
+            assert!(replays.find(std::slice::from_ref(&changed)).is_empty(), "{changed}");
         }
     }
 

@@ -126,6 +126,8 @@ impl Bench {
         Ok((started.elapsed().as_secs_f64() / STEPS as f64, ids))
     }
 
+    /// Median seconds of a step as the host sees it and of its graph alone, with the plans.
+    #[allow(clippy::type_complexity)]
     fn measure(
         &mut self,
         tokens: usize,

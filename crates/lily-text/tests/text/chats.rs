@@ -258,14 +258,14 @@ fn turns_are_replayed_byte_for_byte() {
     let written = "hm \n </think>\n\n\n<tool_call>\n<function=f>\n<parameter=n>1</parameter></function>\n</tool_call>\n";
     let replay = Replay { message: 3, opener: "<think>\n".into(), written: written.into() };
     let prompt = MINI.render_ids(&request(&messages[..3]), true).unwrap().0;
-    let (text, ids) = MINI.render_ids_replaying(&request(&messages), &[replay.clone()]).unwrap();
+    let (text, ids) = MINI.render_ids_replaying(&request(&messages), std::slice::from_ref(&replay)).unwrap();
     assert!(text.starts_with(&format!("{prompt}{written}<|im_end|>\n")), "{text}");
     assert_eq!(ids, MINI.tokenizer.encode(&text).unwrap());
 
     // After the next question the template shows no reasoning: only the calls are the model's.
     messages.push(json!({"role": "assistant", "content": "a"}));
     messages.push(json!({"role": "user", "content": "next"}));
-    let (text, _) = MINI.render_ids_replaying(&request(&messages), &[replay.clone()]).unwrap();
+    let (text, _) = MINI.render_ids_replaying(&request(&messages), std::slice::from_ref(&replay)).unwrap();
     let short = "<|im_start|>assistant\n<tool_call>\n<function=f>\n<parameter=n>1</parameter></function>\n</tool_call><|im_end|>\n";
     assert!(text.contains(short) && !text.contains("hm"), "{text}");
     // What would be refused is refused, replayed or not.

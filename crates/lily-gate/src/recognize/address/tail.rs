@@ -253,7 +253,7 @@ impl Lists {
         let clean = |end: usize| {
             let mut rest = scan.text[end..].chars();
             let tie = rest.next();
-            !tie.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '/' | '%'))
+            tie.is_none_or(|c| !c.is_alphanumeric() && !matches!(c, '_' | '/' | '%'))
                 && !(matches!(tie, Some('-' | '.' | ',')) && rest.next().is_some_and(|c| c.is_ascii_digit()))
         };
         let digits = token.is_number();

@@ -515,11 +515,11 @@ fn operator(text: &str, start: usize, end: usize, at: &mut usize, blanks: usize)
         "er ",
         "on ",
     ] {
-        if blanks > 0 || !word.is_ascii() {
-            if let Some(after) = rest.strip_prefix(word) {
-                *at = text.len() - after.len();
-                return Some((Operator::Prose, false));
-            }
+        if (blanks > 0 || !word.is_ascii())
+            && let Some(after) = rest.strip_prefix(word)
+        {
+            *at = text.len() - after.len();
+            return Some((Operator::Prose, false));
         }
     }
     None

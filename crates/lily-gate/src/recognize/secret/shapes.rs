@@ -184,7 +184,7 @@ impl Shapes {
             let Some(tail) = body.matches(&bytes[found.end()..]) else { continue };
             let end = found.end() + tail;
             if !joined(bytes.get(end))
-                && !(start > 0 && joined(bytes.get(start - 1)))
+                && (start == 0 || !joined(bytes.get(start - 1)))
                 && entropy::shannon(&scan.text[start..end]) >= 3.0
             {
                 hits.push(hit(start..end, Evidence::Validated, kind));
