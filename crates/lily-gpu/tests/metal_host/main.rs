@@ -80,7 +80,8 @@ fn a_model_runs_as_on_the_soft_device() {
     assert!(want.1.iter().flatten().any(|&id| id != want.1[0][0]), "every id is the same: {:?}", want.1);
     assert_eq!(want.0, got.0);
     let log = log.lock().unwrap();
-    assert!(log.started > 15 && log.done == log.started, "{} of {} steps", log.done, log.started);
+    // A chunk of either sequence, a step of both, nine greedy steps, one step more.
+    assert!(log.started == 13 && log.done == log.started, "{} of {} steps", log.done, log.started);
     // GDN layer: 6 levels or fewer, attention layer 7, and those around them.
     assert!((10..=18).contains(&log.barriers) && log.dispatches > log.barriers, "{log:?}");
 }
