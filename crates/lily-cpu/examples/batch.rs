@@ -3,7 +3,8 @@
 //! `cargo run --release -p lily-cpu --example batch -- DIR [CONTEXT [SIZE...]]`
 //!
 //! The environment variable THREADS sets the number of threads. Sequences begin with different pseudo-random ids and go on
-//! greedily. With one thread the time is the thread's own, without what other programs take; else the fastest tenth.
+//! greedily. With one thread the rates are of the thread's own time, without what other programs take; else of the fastest
+//! tenth.
 
 use std::{sync::Arc, time::Instant};
 
@@ -48,39 +49,45 @@ fn main() {
             (sequence, arg_max(&out))
         })
         .collect();
+    // Seconds of single steps, and the thread's own nanoseconds of all steps together (the system counts them in ticks of
+    // some milliseconds).
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); sizes.len()];
-    for round in 0..40 {
-        for (times, &n) in times.iter_mut().zip(&sizes) {
-            for step in 0..5 {
+    let mut own: Vec<f64> = vec![0.0; sizes.len()];
+    let rounds = 60;
+    let steps = 9;
+    for _ in 0..rounds {
+        for ((times, own), &n) in times.iter_mut().zip(&mut own).zip(&sizes) {
+            let before = thread_time();
+            for step in 0..steps {
                 let mut batch: Vec<(&mut Sequence, u32)> =
                     sequences[..n].iter_mut().map(|(s, t)| (s, *t)).collect();
-                let (start, cpu) = (Instant::now(), thread_time());
+                let start = Instant::now();
                 model.decode(&mut batch, &mut out).expect("decode");
-                let time = match (model.threads(), cpu.zip(thread_time())) {
-                    (1, Some((a, b))) => (b - a) / 1e9,
-                    _ => start.elapsed().as_secs_f64(),
-                };
                 // The first of each size pays for what the others left in the caches.
-                if round > 0 && step > 0 {
-                    times.push(time);
+                if step > 0 {
+                    times.push(start.elapsed().as_secs_f64());
                 }
                 for ((_, token), row) in sequences.iter_mut().zip(out.chunks(vocab)) {
                     *token = arg_max(row);
                 }
             }
+            *own += before.zip(thread_time()).map_or(f64::NAN, |(a, b)| b - a);
         }
     }
-    let mut one = None;
-    for (times, n) in times.iter_mut().zip(sizes) {
+    let mut first = None;
+    for ((times, own), n) in times.iter_mut().zip(own).zip(sizes) {
         times.sort_by(f64::total_cmp);
-        let (fast, median) = (times[times.len() / 10], times[times.len() / 2]);
-        let rate = n as f64 / fast;
-        let one = *one.get_or_insert(rate / n as f64);
+        let own = own / 1e9 / f64::from(rounds * steps);
+        let time = if model.threads() == 1 { own } else { times[times.len() / 10] };
+        let rate = n as f64 / time;
+        let one = *first.get_or_insert(rate / n as f64);
         println!(
-            "{n:3} sequences: {:8.1} us a step, {rate:8.1} tok/s, {:.2} x the first; median {:8.1} us",
-            fast * 1e6,
+            "{n:3} sequences: {rate:8.1} tok/s, {:.2} x the first; a step: fastest tenth {:8.1} us, median {:8.1} us, of \
+             this thread {:8.1} us",
             rate / one,
-            median * 1e6
+            times[times.len() / 10] * 1e6,
+            times[times.len() / 2] * 1e6,
+            own * 1e6
         );
     }
 }

@@ -102,9 +102,9 @@ impl Pool {
         self.handles.len() + 1
     }
 
-    /// Runs `f(0)` on the calling thread and `f(thread)` at most once on each other thread. `f` must finish the work
-    /// whoever takes part.
-    fn run<F: Fn(usize) + Sync>(&mut self, f: F) -> Result<()> {
+    /// Runs `f(0)` on the calling thread and, unless `alone`, `f(thread)` at most once on each other thread. `f` must
+    /// finish the work whoever takes part.
+    fn run<F: Fn(usize) + Sync>(&mut self, alone: bool, f: F) -> Result<()> {
         unsafe fn call<F: Fn(usize) + Sync>(data: *const (), thread: usize) {
             // SAFETY: `data` is the `&F` of the dispatch below, which outlives it.
             let f = unsafe { &*(data as *const F) };
@@ -112,7 +112,8 @@ impl Pool {
         }
         let shared = &*self.shared;
         let gate = &shared.gate.0;
-        if !self.handles.is_empty() {
+        let alone = alone || self.handles.is_empty();
+        if !alone {
             // SAFETY: the gate is closed and empty between dispatches, so no one reads it.
             unsafe { *shared.job.get() = Job { data: &f as *const F as *const (), call: call::<F> } };
             // SeqCst pairs with a worker's store to `asleep` and load of the gate: one of us sees the other.
@@ -126,7 +127,7 @@ impl Pool {
         }
         // The workers borrow `f`: never leave, not even by a panic, before they are out.
         let own = catch_unwind(AssertUnwindSafe(|| f(0)));
-        if !self.handles.is_empty() {
+        if !alone {
             let mut now = gate.fetch_or(CLOSED, Ordering::AcqRel);
             let mut spins = 0u32;
             while now & INSIDE != 0 {
@@ -164,7 +165,8 @@ impl Pool {
         }
         let shared = self.shared.clone();
         let states = blocks::Raw(states.as_mut_ptr());
-        self.run(|thread| {
+        // One item is one thread's: the others need not know.
+        self.run(count <= 1, |thread| {
             // SAFETY: `thread` is below `threads <= states.len()` and different on every thread.
             let state = unsafe { &mut *states.at(thread) };
             init(state);

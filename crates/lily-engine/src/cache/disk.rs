@@ -12,7 +12,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread::{self, JoinHandle},
     time::SystemTime,
@@ -114,6 +114,9 @@ pub struct Scan {
     pub ignored: usize,
 }
 
+/// The thread has ended before its time.
+pub struct Ended;
+
 /// The thread, and the way to it.
 pub struct Disk {
     jobs: Option<Sender<Job>>,
@@ -177,9 +180,13 @@ impl Disk {
         self.send(Job::Read { id, checkpoint, pages });
     }
 
-    /// The next thing done, if there is one.
-    pub fn answer(&self) -> Option<Answer> {
-        self.answers.try_recv().ok()
+    /// The next thing done, if there is one; an error when the thread has ended, and nothing will ever be done again.
+    pub fn answer(&self) -> Result<Option<Answer>, Ended> {
+        match self.answers.try_recv() {
+            Ok(answer) => Ok(Some(answer)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Ended),
+        }
     }
 
     fn send(&self, job: Job) {

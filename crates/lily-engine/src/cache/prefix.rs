@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     CacheFigures, CacheOptions, CacheOutcome, CheckpointKind,
     chain::{self, Digest},
-    disk::{self, Answer, Disk, DiskError, FILE_OVERHEAD, Scan, WriteJob},
+    disk::{self, Answer, Disk, DiskError, Ended, FILE_OVERHEAD, Scan, WriteJob},
     file::IndexPart,
     index::{EntryData, EntryId, Index, OnDisk, Tier},
 };
@@ -394,17 +394,35 @@ impl PrefixCache {
     /// Takes in what the file thread did. `true`: a checkpoint that was being read is there now, or never will be.
     pub fn poll(&mut self) -> bool {
         let mut read = false;
-        while let Some(answer) = self.disk.as_ref().and_then(|t| t.disk.answer()) {
-            match answer {
-                Answer::Written { id, bytes } => self.written(id, bytes),
-                Answer::NotWritten { id, pages, error } => self.not_written(id, &pages, &error),
-                Answer::Read { id, result } => {
+        while let Some(tier) = &self.disk {
+            match tier.disk.answer() {
+                Ok(None) => break,
+                Ok(Some(Answer::Written { id, bytes })) => self.written(id, bytes),
+                Ok(Some(Answer::NotWritten { id, pages, error })) => self.not_written(id, &pages, &error),
+                Ok(Some(Answer::Read { id, result })) => {
                     read = true;
                     self.loaded(id, result);
+                }
+                Err(Ended) => {
+                    read = true;
+                    self.give_up_files();
                 }
             }
         }
         read
+    }
+
+    /// Goes on without files: nobody reads or writes them any more.
+    fn give_up_files(&mut self) {
+        tracing::error!("prefix cache: the thread for its files has ended; it goes on in memory only");
+        self.disk = None;
+        for id in self.index.ids() {
+            if let Some(entry) = self.index.get_mut(id) {
+                entry.loading = false;
+            }
+            self.drop_file(id);
+            self.index.tidy(id);
+        }
     }
 
     fn written(&mut self, id: EntryId, bytes: usize) {
