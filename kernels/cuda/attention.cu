@@ -1,4 +1,5 @@
-// Attention of one token over its cache (attention_decode.metal's `attention_split_8` and `attention_combine`), on the
+// Attention of one token over its cache (attention_decode.metal's `attention_split_8`, `attention_blocks_8` and their
+// combining kernels), on the
 // tensor cores: 8 query heads share a KV head, and 8 is the width of an mma, so nothing is padded.
 //
 // Scores: 16 positions x 8 heads = K (16 x 256) Q^T (256 x 8). Values: 256 x 8 += V^T (256 x 16) P (16 x 8). A warp brings its
@@ -84,6 +85,9 @@ DEVICE void bring(u8* to, const u8* from, u32 rows, u64* barrier, u32 lane) {
   if (lane < rows) bulk_load(to + lane * ROW_STRIDE, from + lane * ROW_BYTES, ROW_BYTES, barrier);
 }
 
+// Positions of a split: a fixed number, or, where that is 0, an equal share of all.
+DEVICE u32 split_span(u32 span, u32 splits, u32 position) { return span ? span : (position / splits / 8 + 1) * 8; }
+
 // Grid: (splits, kv_heads, tokens of different sequences); 256 threads.
 extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
     native_attention_split(const __grid_constant__ AttentionSplitArgs a, const __grid_constant__ AttentionLaunch l) {
@@ -98,9 +102,9 @@ extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   u32 split = blockIdx.x, kv_head = blockIdx.y, token = blockIdx.z;
   u32 position = loadu((const u32*)a.positions + token), slot = loadu((const u32*)a.slots + token);
-  u32 first = split * a.shape.span;
+  u32 span = split_span(a.shape.span, a.shape.splits, position), first = split * span;
   if (first > position) return;
-  u32 end = min(first + a.shape.span, position + 1);
+  u32 end = min(first + span, position + 1);
   bool newest = end == position + 1;
   const float* in = (const float*)a.projected + (u64)token * a.shape.stride;
   u64 row0 = (u64)(slot * a.shape.kv_heads + kv_head) * a.shape.capacity;
@@ -177,9 +181,9 @@ extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
   u32 parity = 0;
   for (; busy && p < end; p += step) {
     u32 next = p + step, coming = next < end ? min(next + TILE, cached) - min(next, cached) : 0;
-    bool ragged = newest && p + TILE >= end;
+    bool last = p + TILE >= end, has_own = newest && last;
     barrier_wait(k_full, parity);
-    if (ragged) {
+    if (has_own) {
       ((uint4*)(k_tile + (position - p) * ROW_STRIDE))[lane] = ((const uint4*)own)[lane];
       __syncwarp();
     }
@@ -229,11 +233,11 @@ extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
     w0 = transpose(w0);
     w1 = transpose(w1);
     barrier_wait(v_full, parity);
-    if (ragged) {
+    if (last) {
       // Rows past the end have weight zero, but must not be NaN.
-      for (u32 i = position - p; i < TILE; i++)
+      for (u32 i = has_own ? position - p : end - p; i < TILE; i++)
         ((uint4*)(v_tile + i * ROW_STRIDE))[lane] =
-            p + i == position ? ((const uint4*)own)[ROW_BYTES / 16 + lane] : make_uint4(0, 0, 0, 0);
+            has_own && p + i == position ? ((const uint4*)own)[ROW_BYTES / 16 + lane] : make_uint4(0, 0, 0, 0);
       __syncwarp();
     }
 #pragma unroll
@@ -304,7 +308,8 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM)
   __shared__ float tops[8], sums[8];
   u32 i = threadIdx.x, warp = i / 32, lane = i % 32, head = blockIdx.x, token = blockIdx.y;
   u32 at = (token * a.shape.heads + head) * a.shape.splits;
-  u32 used = loadu((const u32*)a.positions + token) / a.shape.span + 1;
+  u32 position = loadu((const u32*)a.positions + token);
+  u32 used = position / split_span(a.shape.span, a.shape.splits, position) + 1;
   // The projection stands two kernels back.
   float gate = load1((const float*)a.projected + (u64)token * a.shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + i);
   grid_enter(l.step);

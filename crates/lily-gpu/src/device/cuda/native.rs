@@ -148,9 +148,9 @@ pub fn early_reads_hold(plan: &Plan, order: &[usize], at: usize) -> bool {
     let (names, from): (&[&str], usize) = match op.kernel.as_str() {
         k if k.starts_with("moe_gate_up_") => (&["residual"], at.saturating_sub(1)),
         k if k.starts_with("moe_down_") => (&["routed", "residual"], at.saturating_sub(1)),
-        "attention_combine" => (&["projected"], at.saturating_sub(1)),
+        "attention_combine" | "attention_blocks_combine" => (&["projected"], at.saturating_sub(1)),
         "gdn_step" => (&["ring", "state"], 0),
-        "attention_split_8" => (&["keys", "values"], 0),
+        "attention_split_8" | "attention_blocks_8" => (&["keys", "values"], 0),
         _ => return true,
     };
     let writers = &order[from..at];
@@ -198,8 +198,8 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
         k if k.starts_with("moe_gate_up_") => moe_gate_up(op, limits),
         k if k.starts_with("moe_down_") => moe_down(op),
         "gdn_step" => gdn_step(op),
-        "attention_split_8" => attention_split(op),
-        "attention_combine" => attention_combine(op),
+        "attention_split_8" | "attention_blocks_8" => attention_split(op),
+        "attention_combine" | "attention_blocks_combine" => attention_combine(op),
         k if k.starts_with("gemm_") => gemm(op),
         "shared_gate_up" => shared_gate_up(op),
         "experts_gate_up" => grouped("native_experts_gate_up", op, scalar(op, "width")?, 64),
@@ -307,7 +307,7 @@ fn attention_split(op: &Op) -> Option<Launch> {
         return None;
     }
     // A tile of 16 positions for each warp; rows of 512 bytes are padded.
-    let warps = (span / 16).min(8);
+    let warps = if span == 0 { 8 } else { (span / 16).min(8) };
     let row = 512 + 16;
     // The warps' results meet in the same place.
     let ring = warps * (2 * 16 * row).max(8 * 260 * 4);
