@@ -20,7 +20,7 @@ struct MoeLaunch {
 #define GATE_UP_ROW (HIDDEN / 2)
 #define GATE_UP_GROUPS (HIDDEN / GROUP)
 #define GATE_UP_STAGE (16 * (GATE_UP_ROW + GATE_UP_GROUPS * 4))
-extern "C" __global__ void __launch_bounds__(GATE_UP_WARPS * 32 + 32, 2)
+extern "C" __global__ void __launch_bounds__(GATE_UP_WARPS * 32 + 32, 1)
     native_moe_gate_up(const __grid_constant__ MoeGateUpArgs a, const __grid_constant__ MoeLaunch l) {
   extern __shared__ __align__(128) u8 shared[];
   constexpr u32 threads = GATE_UP_WARPS * 32, row_bytes = HIDDEN / 2, group_bytes = GATE_UP_GROUPS * 2;
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(GATE_UP_WARPS * 32 + 32, 2)
 #define DOWN_ROW (EXPERT_WIDTH / 2)
 #define DOWN_GROUPS (EXPERT_WIDTH / GROUP)
 #define DOWN_STAGE (DOWN_ROWS * (DOWN_ROW + DOWN_GROUPS * 4))
-extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32 + 32, 2)
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32 + 32, 1)
     native_moe_down(const __grid_constant__ MoeDownArgs a, const __grid_constant__ MoeLaunch l) {
   extern __shared__ __align__(128) u8 shared[];
   constexpr u32 width = EXPERT_WIDTH, row_bytes = width / 2, group_bytes = DOWN_GROUPS * 2, cols = DOWN_PARTS * width;

@@ -184,7 +184,7 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
 }
 
 #define PROJECT(name, slices, norm, add, mixed)                                                                \
-  extern "C" __global__ void __launch_bounds__(PROJECT_WARPS * 32 + 32, 2)                                     \
+  extern "C" __global__ void __launch_bounds__(PROJECT_WARPS * 32 + 32, 1)                                     \
       name(const __grid_constant__ ProjectArgs a, const __grid_constant__ ProjectLaunch l) {                   \
     extern __shared__ __align__(128) u8 shared[];                                                              \
     project<slices, norm, add, mixed>(a, l, shared);                                                           \
