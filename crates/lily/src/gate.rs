@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use lily_gate::{
     body::{Decision, Gate, Inbound, SpanReport, SpanVerdict},
     policy::Policy,
@@ -15,6 +15,7 @@ use lily_gate::{
 use serde_json::{Value, json};
 
 use crate::{
+    gate_eval::{self, GateEvalArgs},
     gate_setup::{gate_for_looking, read_policy},
     output::print,
 };
@@ -24,7 +25,11 @@ use crate::{
 /// Reads files, or stdin. A JSON object with `messages` is taken for a chat request, anything else for plain text.
 /// Layer 1 alone looks (patterns and dictionaries); nothing is sent.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct GateArgs {
+    #[command(subcommand)]
+    command: Option<GateCommand>,
+
     /// Files to look at; `-` or none: stdin.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -42,6 +47,11 @@ pub struct GateArgs {
     fail: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum GateCommand {
+    Eval(GateEvalArgs),
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// The masked text.
@@ -54,6 +64,9 @@ enum Format {
 
 /// Runs the command.
 pub fn run(args: &GateArgs) -> Result<()> {
+    if let Some(GateCommand::Eval(args)) = &args.command {
+        return gate_eval::run(args);
+    }
     let policy = match &args.policy {
         Some(file) => read_policy(file)?,
         None => Policy::default(),

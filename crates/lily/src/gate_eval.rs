@@ -82,7 +82,8 @@ pub fn run(args: &GateEvalArgs) -> Result<()> {
 /// Documents of either format.
 fn read(text: &str) -> Result<Vec<Document>> {
     if text.trim_start().starts_with('[') {
-        return serde_json::from_str(text).context("expected a JSON array of documents with `full_text` and `spans`");
+        return serde_json::from_str(text)
+            .context("expected a JSON array of documents with `full_text` and `spans`");
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
@@ -124,7 +125,10 @@ fn report(scores: &Scores, times: &[f64]) -> String {
         scores.documents - scores.clean_documents,
     );
     if scores.clean_documents > 0 {
-        out += &format!("{} of {} documents without anything private flagged\n", scores.clean_flagged, scores.clean_documents);
+        out += &format!(
+            "{} of {} documents without anything private flagged\n",
+            scores.clean_flagged, scores.clean_documents
+        );
     }
     out += "\nlabel                     spans  covered  touched    typed\n";
     let mut rows: Vec<_> = scores.rows.iter().map(|(label, row)| (label.as_str(), *row)).collect();
@@ -140,8 +144,17 @@ fn report(scores: &Scores, times: &[f64]) -> String {
             continue;
         }
         let share = |part| ratio(part, row.support);
-        let typed = if category(label).is_some() { format!("{:8.3}", share(row.typed)) } else { "       -".to_owned() };
-        out += &format!("{label:24} {:6} {:8.3} {:8.3} {typed}\n", row.support, share(row.covered), share(row.touched));
+        let typed = if category(label).is_some() {
+            format!("{:8.3}", share(row.typed))
+        } else {
+            "       -".to_owned()
+        };
+        out += &format!(
+            "{label:24} {:6} {:8.3} {:8.3} {typed}\n",
+            row.support,
+            share(row.covered),
+            share(row.touched)
+        );
     }
     out += "\nfound                     spans    wrong\n";
     for (label, count) in &scores.reported {
@@ -149,7 +162,11 @@ fn report(scores: &Scores, times: &[f64]) -> String {
     }
     if !times.is_empty() {
         let total: f64 = times.iter().sum();
-        out += &format!("\n{:.1} ms for all, {:.2} MB of characters a second\n", total * 1e3, scores.characters as f64 / 1e6 / total);
+        out += &format!(
+            "\n{:.1} ms for all, {:.2} MB of characters a second\n",
+            total * 1e3,
+            scores.characters as f64 / 1e6 / total
+        );
     }
     out
 }
@@ -178,10 +195,18 @@ mod tests {
         let array = r#"[{"full_text": "mail ann@x.org", "spans": [{"start_position": 5, "end_position": 14, "entity_type": "EMAIL_ADDRESS"}]}]"#;
         assert_eq!(documents, read(array).unwrap());
         let mut scores = Scores::default();
-        scores.add(0, &documents[0], &[Found { start: 5, end: 14, label: "email".to_owned() }], &mut Vec::new());
+        scores.add(
+            0,
+            &documents[0],
+            &[Found { start: 5, end: 14, label: "email".to_owned() }],
+            &mut Vec::new(),
+        );
         let report = report(&scores, &[]);
         assert!(report.contains("EMAIL_ADDRESS"), "{report}");
-        assert!(report.contains("address                       0"), "kinds without support are named: {report}");
+        assert!(
+            report.contains("address                       0"),
+            "kinds without support are named: {report}"
+        );
         assert!(format!("{:#}", read("{}").unwrap_err()).contains("line 1"));
     }
 }

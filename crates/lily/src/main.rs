@@ -8,6 +8,7 @@ mod commands;
 mod device;
 mod embedded;
 mod gate;
+mod gate_eval;
 mod gate_setup;
 mod load;
 mod output;
