@@ -89,7 +89,7 @@ def ask(client: openai.OpenAI, schema: dict, number: int):
     try:
         answer = client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": QUESTION}], response_format=format, temperature=1.5,
-            top_p=1, seed=number, max_tokens=6000, extra_body={"enable_thinking": thinking, "top_k": 0},
+            top_p=1, seed=number, max_tokens=800, extra_body={"enable_thinking": thinking, "top_k": 0},
         )
     except openai.BadRequestError as error:
         named = error.param == "response_format.json_schema.schema"
