@@ -143,7 +143,7 @@ fn lily_mini_agrees_with_the_reference() {
         println!(
             "chunks of {chunk}: KL mean {mean:.2e}, median {median:.2e}, 90 % below {most:.2e}, same arg-max {same}/40"
         );
-        assert!(same >= 39 && median <= 1e-5 && mean <= if chunk == 1 { 1e-4 } else { 5e-3 });
+        assert!(same >= 39 && median <= 1e-4 && mean <= if chunk == 1 { 1e-4 } else { 5e-3 });
     }
 }
 
