@@ -129,9 +129,15 @@ fn domain(scan: &Scan, start: usize) -> Option<(usize, usize)> {
     if let Some(twice) = host.find("..") {
         host = &host[..twice];
     }
-    let labels: Vec<&str> = host.split('.').collect();
+    let mut labels: Vec<&str> = host.split('.').collect();
+    let is_top = |l: &str| (l.len() >= 2 && l.chars().all(char::is_alphabetic)) || l.starts_with("xn--");
+    // "write to ann@example.org.a) first": what cannot end a domain begins what comes after it.
+    while labels.len() > 2 && !labels.last().is_some_and(|l| is_top(l)) {
+        let tail = labels.pop()?.len() + 1;
+        host = &host[..host.len() - tail];
+    }
     let last = labels.last()?;
-    let named = (last.len() >= 2 && last.chars().all(char::is_alphabetic)) || last.starts_with("xn--");
+    let named = is_top(last);
     let fits = labels.iter().all(|l| !l.is_empty() && l.len() <= 63 && !l.starts_with('-'));
     let is_file = labels.len() == 2 && FILE_ENDINGS.contains(&last.to_ascii_lowercase().as_str());
     (named && fits && !is_file).then_some((start + host.len(), labels.len()))
