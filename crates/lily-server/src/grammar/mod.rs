@@ -5,7 +5,7 @@
 //! where the answer does.
 //!
 //! A mask over 248,320 tokens takes some microseconds, at times milliseconds. Each constrained generation therefore has
-//! a thread that computes the next mask while the model's forward pass runs ([`worker`]).
+//! a thread that computes the next mask while the model's forward pass runs (`worker`).
 
 pub mod constraint;
 mod tools;
