@@ -25,7 +25,7 @@ SCHEMES = {
     "ca_sin": ("ca.sin", "ddddddddd", "first digits 0 and 8 are given to nobody"),
     "ch_ahv": ("ch.ssn", "756dddddddddd", None),
     "cl_rut": ("cl.rut", "dddddddd#", None),
-    "cn_ric": ("cn.ric", "dddddddddddddddddd", "provinces are checked by their first two digits only"),
+    "cn_ric": ("cn.ric", "dddddddddddddddddd", "years outside 1850 to 2100; provinces are checked by their first two digits only"),
     "co_nit": ("co.nit", "dddddddddd", None),
     "cz_rc": ("cz.rc", "dddddddddd", "months of more than 12 that its remainders let pass"),
     "de_idnr": ("de.idnr", "ddddddddddd", None),

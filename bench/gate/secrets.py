@@ -16,6 +16,11 @@ import tomllib
 
 import rstr
 
+# Rules that take any text for the secret, or span several lines: strings drawn from them look like nothing in use.
+LOOSE = {
+    "generic-api-key", "kubernetes-secret-yaml", "curl-auth-header", "curl-auth-user", "nuget-config-password", "freemius-secret-key",
+}
+
 FRAMES = ["{}\n", "config:\n  {}\n", "# deploy notes\n{}\nend\n", "export X=1\n{}\n", "log: using {} now\n"]
 
 
@@ -36,6 +41,10 @@ def simplify(pattern):
     pattern = pattern.replace("[\\s'\"]{0,3}", "").replace(r"(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)", "(?:=|: | = |: )")
     pattern = pattern.replace("[\\x60'\"\\s=]{0,5}", "\"").replace("(?:[\\x60'\"\\s;]|\\\\[nr]|$)", "\"")
     pattern = pattern.replace("[[:alnum:]]", "[a-zA-Z0-9]").replace(r"\s*", " ").replace("\\-.", "-")
+    # Dots that stand for any character though the secret has a dot there, and keys without the lines that keys have.
+    pattern = pattern.replace("hooks.slack.com", r"hooks\.slack\.com").replace("xoxe.xox", r"xoxe\.xox")
+    pattern = pattern.replace("[ A-Z0-9_-]{0,100}PRIVATE", " (?:RSA |EC |OPENSSH |)PRIVATE")
+    pattern = pattern.replace(r"[\s\S-]{64,}?KEY", r"\n(?:[A-Za-z0-9+/]{64}\n){3}-----END PRIVATE KEY")
     # The drawing library stops at 100 repetitions.
     pattern = re.sub(r"(\[[^\]]+\]|\\w)\{(\d{3,})(?:,\d*)?\}", split_long, pattern)
     return re.sub(r"\(\?-?i(?::|\))", lambda m: "(?:" if m.group().endswith(":") else "", pattern).replace(r"\z", "$")
@@ -54,7 +63,7 @@ def main():
     skipped = []
     for rule in rules:
         pattern = rule.get("regex")
-        if not pattern or rule["id"] in ("generic-api-key", "kubernetes-secret-yaml", "curl-auth-header", "curl-auth-user"):
+        if not pattern or rule["id"] in LOOSE:
             skipped.append(rule["id"])
             continue
         flagged = pattern.startswith("(?i)")
@@ -68,7 +77,8 @@ def main():
                     groups = [g for g in match.groups() if g] if match else []
                     secret = max(groups, key=len, default="")
                     # A group may be a small part of what is secret.
-                    secret = secret if 3 * len(secret) > len(text) or len(secret) >= 14 else text
+                    secret = secret if 3 * len(secret) > len(text) or len(secret) >= 8 else text
+                    secret = text if rule["id"] == "jwt-base64" else secret
                     secret = secret.strip("\"'` ;")
                     if entropy(secret) >= rule.get("entropy", 2) and "\n" not in secret.strip() or "PRIVATE" in secret:
                         break
