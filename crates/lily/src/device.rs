@@ -169,7 +169,7 @@ fn cuda() -> Result<Box<dyn GpuDevice>> {
 #[cfg(target_os = "macos")]
 fn cuda() -> Result<Box<dyn GpuDevice>> {
     let reason = "there is no CUDA on macOS; use --device metal".to_string();
-    Err(GpuError::NoDevice { device: "cuda", reason }.into())
+    Err(lily_gpu::GpuError::NoDevice { device: "cuda", reason }.into())
 }
 
 /// Most compute threads; more than any machine has cores, and few enough to start.
