@@ -6,7 +6,7 @@ use unicode_normalization::char::is_combining_mark;
 
 use crate::{
     Category, Evidence,
-    cues::{Cue, Cues},
+    cues::{Cue, Cues, is_unspaced},
 };
 
 /// A maximal run of letters, digits and their combining marks.
@@ -62,6 +62,8 @@ pub(crate) struct Scan<'t> {
     /// Maximal runs of ASCII digits, also inside tokens.
     pub digits: Vec<Range<usize>>,
     pub cues: Vec<(Cue, Range<usize>)>,
+    /// A script without blanks between words occurs: Chinese, Japanese, Korean, Thai.
+    pub unspaced: bool,
 }
 
 impl<'t> Scan<'t> {
@@ -84,7 +86,8 @@ impl<'t> Scan<'t> {
                 }
             }
         }
-        Self { text, tokens, numeric, digits, cues: cues.find(text) }
+        let unspaced = !text.is_ascii() && text.chars().any(is_unspaced);
+        Self { text, tokens, numeric, digits, cues: cues.find(text), unspaced }
     }
 
     pub fn str(&self, range: Range<usize>) -> &'t str {

@@ -130,8 +130,8 @@ fn iban(scan: &Scan, first: usize) -> Option<Hit> {
         return None;
     }
     let country = scan.token(first)[..2].to_ascii_uppercase();
-    let length = IBAN_LENGTHS.iter().find(|(c, _)| *c == country)?.1;
-    of_length(scan, first, length).or_else(|| of_any_length(scan, first))
+    let length = IBAN_LENGTHS.iter().find(|(c, _)| *c == country);
+    length.and_then(|(_, length)| of_length(scan, first, *length)).or_else(|| of_any_length(scan, first))
 }
 
 /// An IBAN as long as its country's are.
@@ -156,8 +156,8 @@ fn of_length(scan: &Scan, first: usize, length: usize) -> Option<Hit> {
     scan.is_cued(&range, |c| c == Cue::Iban).then(|| hit(range, Category::Iban, Evidence::Cue, "iban"))
 }
 
-/// Capitals and digits whose check digits hold, of another length than the country's: registries change, and test
-/// data is often so.
+/// Capitals and digits whose check digits hold, of another length than the country's or of a country without IBANs:
+/// registries change, and test data is often so.
 fn of_any_length(scan: &Scan, first: usize) -> Option<Hit> {
     let mut number = String::new();
     let mut best = None;

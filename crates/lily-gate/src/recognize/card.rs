@@ -113,6 +113,7 @@ fn number(scan: &Scan, first: usize) -> Option<(usize, Hit)> {
         if let Some(network) = network
             && luhn(&found.digits)
             && !(found.runs > 1 && scan.follows_account_head(found.start))
+            && !is_reference(scan, &found)
         {
             return Some((first + found.runs, hit(range, Evidence::Validated, network)));
         }
@@ -121,6 +122,11 @@ fn number(scan: &Scan, first: usize) -> Option<(usize, Hit)> {
         }
     }
     cued
+}
+
+/// Twelve or thirteen digits that an article's or order's cue announces ("EAN 4258306655010").
+fn is_reference(scan: &Scan, found: &Grouped) -> bool {
+    found.digits.len() <= 13 && scan.nearest_cue(found.start, 24, |_| true) == Some(Cue::Reference)
 }
 
 /// A cue of cards stands by, and no other kind of number is announced between them.

@@ -25,25 +25,26 @@ pub(crate) struct Place {
 
 impl Place {
     pub fn new() -> Result<Self, regex::Error> {
-        let part = r#"\d{1,3}(?:\.\d{1,8})?\s?[°º˚]?\s?(?:\d{1,2}(?:\.\d{1,6})?\s?['′’]\s?)?(?:\d{1,2}(?:\.\d{1,6})?\s?(?:["″”]|'')\s?)?"#;
+        let part = r#"[0-9]{1,3}(?:\.[0-9]{1,8})? ?[°º˚]? ?(?:[0-9]{1,2}(?:\.[0-9]{1,6})? ?['′’] ?)?(?:[0-9]{1,2}(?:\.[0-9]{1,6})? ?(?:["″”]|'') ?)?"#;
         Ok(Self {
-            degrees: Regex::new(&format!("{part}[NSns][,;]?\\s{{0,2}}{part}[EWOewo]"))?,
-            pair: Regex::new(r"-?\d{1,2}\.\d{3,15}[°]?\s?[,;]?\s{0,2}-?\d{1,3}\.\d{3,15}")?,
-            single: Regex::new(r"^-?\d{1,3}\.\d{3,15}")?,
+            degrees: Regex::new(&format!("{part}[NSns][,;]?[ \\t\\n]{{0,2}}{part}[EWOewo]"))?,
+            pair: Regex::new(r"-?[0-9]{1,2}\.[0-9]{3,15}[°]? ?[,;]?[ \t\n]{0,2}-?[0-9]{1,3}\.[0-9]{3,15}")?,
+            single: Regex::new(r"^-?[0-9]{1,3}\.[0-9]{3,15}")?,
         })
     }
 
     pub fn scan(&self, scan: &Scan, hits: &mut Vec<Hit>) {
-        // Both patterns need digits; most texts with few skip them.
-        if scan.digits.len() < 2 {
-            return;
+        // Most texts have no sign of degrees and no number with three decimals: the patterns need not look at them.
+        let cued = scan.cues.iter().any(|(cue, _)| *cue == Cue::Coordinates);
+        let decimal = scan
+            .digits
+            .iter()
+            .any(|d| d.len() >= 3 && d.start > 0 && scan.text.as_bytes()[d.start - 1] == b'.');
+        if cued || ['°', 'º', '˚', '′'].iter().any(|sign| scan.text.contains(*sign)) {
+            self.degrees(scan, hits);
         }
-        for found in self.degrees.find_iter(scan.text) {
-            let text = found.as_str();
-            let marked = text.contains(['°', 'º', '˚', '′', '″']) || text.matches('.').count() >= 2;
-            if marked && scan.is_bounded(&found.range()) {
-                hits.push(hit(found.range(), Evidence::Shape));
-            }
+        if !decimal {
+            return;
         }
         for found in self.pair.find_iter(scan.text) {
             let range = found.range();
@@ -52,6 +53,16 @@ impl Place {
             }
         }
         self.named(scan, hits);
+    }
+
+    fn degrees(&self, scan: &Scan, hits: &mut Vec<Hit>) {
+        for found in self.degrees.find_iter(scan.text) {
+            let text = found.as_str();
+            let marked = text.contains(['°', 'º', '˚', '′', '″']) || text.matches('.').count() >= 2;
+            if marked && scan.is_bounded(&found.range()) {
+                hits.push(hit(found.range(), Evidence::Shape));
+            }
+        }
     }
 
     fn judge(&self, scan: &Scan, range: &Range<usize>) -> Option<Evidence> {

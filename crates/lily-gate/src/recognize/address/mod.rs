@@ -75,7 +75,7 @@ impl Address {
         }
         self.unnumbered(scan, hits);
         self.boxes.scan(scan, &self.lists, hits);
-        if !scan.text.is_ascii() {
+        if scan.unspaced {
             self.asian.scan(scan, hits);
         }
     }

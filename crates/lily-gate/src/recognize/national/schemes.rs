@@ -234,8 +234,8 @@ pub(super) const SCHEMES: &[Scheme] = &[
     Scheme {
         id: "in_aadhaar",
         country: "in",
-        telling: "dddd dddd dddd|dddd-dddd-dddd",
-        plain: "dddddddddddd",
+        telling: "",
+        plain: "dddd dddd dddd|dddd-dddd-dddd|dddddddddddd",
         check: checks_a_k::in_aadhaar,
     },
     Scheme { id: "in_pan", country: "in", telling: "aaaaadddda", plain: "", check: checks_a_k::in_pan },

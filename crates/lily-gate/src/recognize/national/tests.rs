@@ -29,7 +29,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("fi_hetu", "131052-308T"),
     ("fr_nir", "2 95 10 99 126 111 93"),
     ("hk_hkid", "A123456(3)"),
-    ("in_aadhaar", "2341 2341 2346"),
     ("in_pan", "ACUPA7085R"),
     ("it_cf", "RCCMNL83S18D969H"),
     ("kr_rrn", "971013-9019902"),
@@ -70,6 +69,7 @@ fn weak_numbers_need_a_cue() {
     assert_eq!(found("ssn=536904399")[0].1, Evidence::Cue);
     assert_eq!(found("NHS number 943 476 5919")[0].1, Evidence::Validated);
     assert_eq!(found("SIN 123 456 782")[0].1, Evidence::Validated);
+    assert_eq!(found("Aadhaar 2341 2341 2346")[0].1, Evidence::Validated);
     assert_eq!(found("PESEL 44051401359")[0].1, Evidence::Validated);
 }
 

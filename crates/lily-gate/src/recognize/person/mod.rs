@@ -59,7 +59,7 @@ impl Person {
                 hits.push(hit(range));
             }
         }
-        if !scan.text.is_ascii() {
+        if scan.unspaced {
             for captures in self.cjk.captures_iter(scan.text) {
                 let name = captures.iter().skip(1).flatten().next();
                 if let Some(name) = name.filter(|n| !NOT_NAMES.contains(&n.as_str())) {

@@ -443,6 +443,11 @@ fn operator(text: &str, start: usize, end: usize, at: &mut usize, blanks: usize)
         }
         return Some((Operator::Markup, false));
     }
+    // `<add key="Password" value="...">`
+    if let Some(after) = rest.strip_prefix("value=").filter(|_| blanks > 0) {
+        *at = text.len() - after.len();
+        return Some((Operator::Markup, true));
+    }
     for sign in [":=", "=>", "==", "!=", "->", "::", "||", "?=", "=", "：", ":", ">", ",", "("] {
         if !rest.starts_with(sign) {
             continue;

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use aho_corasick::AhoCorasick;
 use regex::Regex;
 
 use super::{entropy, hit};
@@ -19,6 +20,8 @@ pub(super) struct Blocks {
     /// The shape of a JSON web token whose header cannot be read.
     shape: Regex,
     login: Regex,
+    /// The words that [`Blocks::header`] starts with.
+    header_words: AhoCorasick,
     header: Regex,
     user: Regex,
     netrc: Regex,
@@ -97,25 +100,39 @@ const EXAMPLE_PASSWORDS: &[&str] = &[
 ];
 
 impl Blocks {
-    pub fn new() -> Result<Self, regex::Error> {
+    pub fn new() -> Result<Self, String> {
+        let pattern = |p: &str| Regex::new(p).map_err(|e| e.to_string());
         Ok(Self {
-            begin: Regex::new(
+            begin: pattern(
                 r"-----BEGIN[ A-Z0-9_-]{0,60}PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-[0-9]:",
             )?,
-            token: Regex::new(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*){0,3}")?,
-            shape: Regex::new(
+            token: pattern(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*){0,3}")?,
+            shape: pattern(
                 r"ey[A-Za-z0-9_-]{15,}\.ey[A-Za-z0-9/\\_-]{15,}\.(?:[A-Za-z0-9/\\_-]{10,}={0,2})?",
             )?,
-            login: Regex::new(
+            login: pattern(
                 r"[A-Za-z][A-Za-z0-9+.-]+://([^\s/?#@:'\x22<>]*:([^\s/?#@'\x22<>]+))@[A-Za-z0-9\[_.$%-]",
             )?,
-            header: Regex::new(
-                r#"(?i)\b(?:authorization|proxy-authorization|x-api-key|x-auth-token|api-key|apikey|x-access-token|cookie|set-cookie)["']?\s{0,3}[:=,]\s{0,3}["'`]{0,1}(?:(?:bearer|basic|token|bot|digest|apikey|key)\s{1,3})?([A-Za-z0-9+/=_.~%:-]+)|\b(?:bearer|Basic)\s{1,2}([A-Za-z0-9+/=_.~-]+)"#,
+            header_words: AhoCorasick::builder()
+                .ascii_case_insensitive(true)
+                .build([
+                    "authorization",
+                    "api-key",
+                    "apikey",
+                    "auth-token",
+                    "access-token",
+                    "cookie",
+                    "bearer ",
+                    "basic ",
+                ])
+                .map_err(|e| e.to_string())?,
+            header: pattern(
+                r#"(?i-u)\b(?:authorization|proxy-authorization|x-api-key|x-auth-token|api-key|apikey|x-access-token|cookie|set-cookie)["']?\s{0,3}[:=,]\s{0,3}["'`]{0,1}(?:(?:bearer|basic|token|bot|digest|apikey|key)\s{1,3})?([A-Za-z0-9+/=_.~%:-]+)|\b(?:bearer|Basic)\s{1,2}([A-Za-z0-9+/=_.~-]+)"#,
             )?,
-            user: Regex::new(
+            user: pattern(
                 r#"\bcurl\b[^\n]*?\s(?:-u|--user)[ =]{0,3}(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'$]+))"#,
             )?,
-            netrc: Regex::new(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+(\S+)")?,
+            netrc: pattern(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+(\S+)")?,
         })
     }
 
@@ -156,7 +173,9 @@ impl Blocks {
                 }
             }
         }
-        self.headers(text, hits);
+        if self.header_words.is_match(text) {
+            self.headers(text, hits);
+        }
         if text.contains("curl") {
             for captures in self.user.captures_iter(text) {
                 let Some(login) = captures.iter().skip(1).flatten().next() else { continue };

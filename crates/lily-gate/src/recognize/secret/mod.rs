@@ -29,7 +29,7 @@ impl Secrets {
         Ok(Self {
             shapes: shapes::Shapes::new()?,
             assign: assign::Assign::new()?,
-            blocks: blocks::Blocks::new().map_err(|e| e.to_string())?,
+            blocks: blocks::Blocks::new()?,
         })
     }
 

@@ -237,7 +237,7 @@ pub(super) const SHAPES: &[(&str, &str, &str)] = &[
     ("shopify_private_token", "shppa_", "H32"),
     ("shopify_shared_secret", "shpss_", "H32"),
     ("shopify_customer_token", "shcat_", "H32"),
-    ("slack_app_token", "xapp-", "d1 '-' a4-120 '-' d4-120 '-' a8-120"),
+    ("slack_app_token", "xapp-", "d1 '-' a4-120 '-' d4-120 '-' a2-120"),
     ("slack_bot_token", "xoxb-", "w16-500"),
     ("slack_user_token", "xoxp-", "w16-500"),
     ("slack_legacy_token", "xoxo-", "w16-500"),
