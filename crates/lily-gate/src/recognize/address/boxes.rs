@@ -18,12 +18,12 @@ impl Boxes {
     pub fn new() -> Result<Self, regex::Error> {
         let boxes = [
             // "P.O. Box 123", "PO Box 123", "Postfach 12 34 56", "BP 123", "Apartado 12", "Casella postale 12"
-            r"(?i:p\.?\s?o\.?\s?box|post office box|postfach|postbus|apartado(?: postal| de correos)?|casella postale|caixa postal|boîte postale|postboks|postbox|skrytka pocztowa|а/я|п/я)[ \t]{0,2}(?:#|no\.?|nr\.?)?[ \t]{0,2}\d{1,6}(?: \d{2,3}){0,2}",
-            r"\bB\.?P\.? \d{2,5}\b",
+            r"(?i:p\.?\s?o\.?\s?box|post office box|postfach|postbus|apartado(?: postal| de correos)?|casella postale|caixa postal|boîte postale|postboks|postbox|skrytka pocztowa|а/я|п/я)[ \t]{0,2}(?:#|no\.?|nr\.?)?[ \t]{0,2}[0-9]{1,6}(?: [0-9]{2,3}){0,2}",
+            r"(?-u:\b)B\.?P\.? [0-9]{2,5}(?-u:\b)",
             // "PSC 1234, Box 5678", "Unit 1234 Box 5678", "USNS Smith", "FPO AP 12345"
-            r"(?:PSC|CMR|Unit|UNIT) \d{2,6},? (?:Box|BOX) \d{1,5}",
-            r"\b(?:USNS|USNV|USS|USCGC) [A-Z][A-Za-z]{2,20}\b",
-            r"\b(?:FPO|APO|DPO) (?:AA|AE|AP) \d{5}(?:-\d{4})?\b",
+            r"(?:PSC|CMR|Unit|UNIT) [0-9]{2,6},? (?:Box|BOX) [0-9]{1,5}",
+            r"(?-u:\b)(?:USNS|USNV|USS|USCGC) [A-Z][A-Za-z]{2,20}(?-u:\b)",
+            r"(?-u:\b)(?:FPO|APO|DPO) (?:AA|AE|AP) [0-9]{5}(?:-[0-9]{4})?(?-u:\b)",
         ]
         .join("|");
         Ok(Self { boxes: Regex::new(&boxes)? })

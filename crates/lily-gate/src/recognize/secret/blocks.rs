@@ -132,7 +132,7 @@ impl Blocks {
             user: pattern(
                 r#"\bcurl\b[^\n]*?\s(?:-u|--user)[ =]{0,3}(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'$]+))"#,
             )?,
-            netrc: pattern(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+(\S+)")?,
+            netrc: pattern(r"(?-u:\b)machine\s+\S+\s+login\s+\S+\s+password\s+(\S+)")?,
         })
     }
 
