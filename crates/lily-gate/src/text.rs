@@ -9,7 +9,8 @@ use crate::{
     cues::{Cue, Cues, is_unspaced},
 };
 
-/// A maximal run of letters, digits and their combining marks.
+/// A maximal run of letters, digits and their combining marks, of a script with blanks between words or of one
+/// without.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Token {
     pub start: usize,
@@ -117,9 +118,9 @@ impl<'t> Scan<'t> {
         self.text[at..].chars().next()
     }
 
-    /// Neither side continues a word or an identifier.
+    /// Neither side continues a word or an identifier. Scripts without blanks tie nothing ("卡号4111...").
     pub fn is_bounded(&self, range: &Range<usize>) -> bool {
-        let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() && !is_unspaced(c) || c == '_');
         !word(self.char_before(range.start)) && !word(self.char_after(range.end))
     }
 
@@ -235,6 +236,7 @@ fn breaks(gap: &str) -> bool {
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens = Vec::with_capacity(text.len() / 6 + 1);
     let mut open: Option<Token> = None;
+    let mut unspaced = false;
     for (at, c) in text.char_indices() {
         let (letter, digit) = if c.is_ascii() {
             (c.is_ascii_alphabetic(), c.is_ascii_digit())
@@ -247,6 +249,11 @@ fn tokens(text: &str) -> Vec<Token> {
             continue;
         }
         let end = at + c.len_utf8();
+        // A number in Chinese or Japanese text is a word of its own.
+        if is_unspaced(c) != unspaced {
+            tokens.extend(open.take());
+            unspaced = !unspaced;
+        }
         let token = open.get_or_insert(Token {
             start: at,
             end,

@@ -43,7 +43,7 @@ impl Asian {
         for found in self.pattern.find_iter(scan.text) {
             let text = found.as_str();
             // A district and a street without any number is news, not an address.
-            if !text.chars().any(|c| c.is_numeric()) {
+            if !text.chars().any(|c| c.is_numeric()) && !text.contains('座') {
                 continue;
             }
             // The verb before the place is no part of it.

@@ -38,7 +38,7 @@ pub(super) fn house(scan: &Scan, i: usize) -> Option<House> {
     let before = scan.char_before(token.start);
     if before.is_some_and(|c| {
         matches!(c, '$' | '€' | '£' | '@' | '%' | '_' | '+' | '<' | '=' | '{' | '[' | '\\')
-            || c.is_alphanumeric()
+            || c.is_alphanumeric() && !crate::cues::is_unspaced(c)
     }) {
         return None;
     }

@@ -133,7 +133,7 @@ impl Lists {
     fn placed_postcode(&self, scan: &Scan, t: usize, after_city: bool, again: bool) -> Option<usize> {
         let token = scan.tokens[t];
         let end = self.postcode(scan, t).filter(|_| !again)?;
-        let year = token.is_number() && token.len() == 4;
+        let year = token.is_number() && token.len() == 4 && end == token.end;
         let next = scan.tokens.get(scan.token_at(end));
         let city = next.is_some_and(|n| n.is_name_like() && scan.text[end..n.start] == *" ");
         (!year || city || after_city).then_some(end)
