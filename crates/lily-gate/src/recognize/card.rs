@@ -114,6 +114,7 @@ fn number(scan: &Scan, first: usize) -> Option<(usize, Hit)> {
             && luhn(&found.digits)
             && !(found.runs > 1 && scan.follows_account_head(found.start))
             && !is_reference(scan, &found)
+            && !is_tail(scan, first, &found)
         {
             return Some((first + found.runs, hit(range, Evidence::Validated, network)));
         }
@@ -122,6 +123,16 @@ fn number(scan: &Scan, first: usize) -> Option<(usize, Hit)> {
         }
     }
     cued
+}
+
+/// Four digits stand before it over the same separator: these are the last groups of a longer number.
+fn is_tail(scan: &Scan, first: usize, found: &Grouped) -> bool {
+    let (Some(separator), Some(before)) = (found.separator, first.checked_sub(1).map(|i| &scan.digits[i]))
+    else {
+        return false;
+    };
+    let mut between = scan.str(before.end..found.start).chars();
+    before.len() == 4 && between.next() == Some(separator) && between.next().is_none()
 }
 
 /// Twelve or thirteen digits that an article's or order's cue announces ("EAN 4258306655010").
@@ -191,6 +202,8 @@ mod tests {
             "41111111111111111111111",
             "1b4e28ba-2fa1-11d2-883f-560400000000",
             "4111-1111-1111-1111-1111-1111",
+            "4493 4970 0323 6190 819",
+            "6222-5792-1584-4880",
         ] {
             assert!(found(text).is_empty(), "{text}: {:?}", found(text));
         }

@@ -190,9 +190,11 @@ fn judge(scan: &Scan, run: &Run, whole: bool) -> Option<Evidence> {
         return None;
     }
     let kind = |c: Cue| c == Cue::Phone;
+    // What is a telephone number of North America to the digit is one, whatever a text calls it.
+    let sure = is_american(run);
     let reference = scan.cue_before(run.range.start, 24, |c| {
-        matches!(c, Cue::Reference | Cue::Version | Cue::Account | Cue::Iban | Cue::Card)
-            || matches!(c, Cue::Id(_))
+        matches!(c, Cue::Version | Cue::Account | Cue::Iban | Cue::Card | Cue::Id(_))
+            || c == Cue::Reference && !sure
     });
     let cued = scan.cue_before(run.range.start, 40, kind) || scan.cue_after(run.range.end, 16, kind);
     let nearer = cued && !nearest_is_reference(scan, run.range.start);
@@ -205,7 +207,9 @@ fn judge(scan: &Scan, run: &Run, whole: bool) -> Option<Evidence> {
     if continues(scan, run.range.start) || scan.follows_account_head(run.range.start) {
         return None;
     }
-    if nearer && (6..=16).contains(&digits) && (digits >= 7 || run.groups.len() > 1) && is_sane(run) {
+    // No country's own numbers are longer; with a prefix to leave one, they may be.
+    let most = if run.first().starts_with("00") || run.first() == "011" { 16 } else { 13 };
+    if nearer && (6..=most).contains(&digits) && (digits >= 7 || run.groups.len() > 1) && is_sane(run) {
         return Some(Evidence::Cue);
     }
     if reference || !whole || !stands_alone(scan, run) {
@@ -335,6 +339,12 @@ fn is_international(run: &Run) -> bool {
         && run.groups[1..].iter().all(|g| (1..=8).contains(&g.len()))
 }
 
+/// 212-555-0123: neither the area nor the exchange begins with 0 or 1.
+fn is_american(run: &Run) -> bool {
+    let begins = |group: &str| group.starts_with(|c| ('2'..='9').contains(&c));
+    run.sizes() == [3, 3, 4] && run.separators == ["-", "-"] && begins(run.groups[0]) && begins(run.groups[1])
+}
+
 /// Groupings that are hardly anything else, without a cue.
 fn is_national(run: &Run) -> bool {
     let sizes = run.sizes();
@@ -434,6 +444,7 @@ mod tests {
             "03-1234-5678",
             "010-1234-5678",
             "020 7946 0958",
+            "203-555-0142",
         ] {
             let text = format!("It is {number}.");
             assert_eq!(found(&text), [number], "{text}");
@@ -449,6 +460,7 @@ mod tests {
             "555-1234 is my phone",
             "手机13812345678",
             "Telefon: 12 34 56 78",
+            "Reference record: 203-555-0142",
         ] {
             assert_eq!(found(text).len(), 1, "{text}");
         }
@@ -462,7 +474,7 @@ mod tests {
             "31/01/2024",
             "pi is 3.14159265358979",
             "from 1990-2000",
-            "order number 555-123-4567",
+            "order number 155-123-4567",
             "0.123 0.456 0.789",
             "5551234567",
             "100 200 3000",

@@ -73,6 +73,7 @@ impl Address {
                 hits.push(hit(range, evidence));
             }
         }
+        self.numberless(scan, hits);
         self.unnumbered(scan, hits);
         self.boxes.scan(scan, &self.lists, hits);
         if scan.unspaced {
@@ -91,6 +92,12 @@ impl Address {
             return None;
         }
         let house = house(scan, i)?;
+        // "Calle 10 # 39-6": the number of the street.
+        if matches!(scan.gap(house.next - 1), " # " | " #")
+            && scan.tokens.get(house.next).is_some_and(|t| t.has_digit)
+        {
+            return None;
+        }
         let orders = [
             self.number_first(scan, &house),
             self.number_last(scan, &house, done),
@@ -207,7 +214,9 @@ impl Address {
                 // The name stands before the type.
                 let start = parse::names_before(&self.lists, scan, k, 4, done)?;
                 let short = word.chars().count() <= 2;
-                let tail = self.lists.tail(scan, house.end);
+                // "Kossuth utca 8.": the dot makes it an ordinal number.
+                let dotted = is_hungarian(&word) && scan.text[house.end..].starts_with('.');
+                let tail = self.lists.tail(scan, house.end + usize::from(dotted));
                 if !short || tail.postcode || cued(scan, start) {
                     let start = self.lists.lead(scan, scan.token_at(start), done).unwrap_or(start);
                     return Some((start..tail.end, Evidence::Shape));
@@ -293,6 +302,18 @@ impl Address {
         let placed = tail.postcode && tail.broken && !house.year_like && scan.gap(house.next - 1) != "\n";
         let evidence = if announced.is_some() { Evidence::Cue } else { Evidence::Shape };
         (announced.is_some() || placed).then(|| (announced.unwrap_or(house.start)..tail.end, evidence))
+    }
+
+    /// "Rua Cláudio Brito, S/N".
+    fn numberless(&self, scan: &Scan, hits: &mut Vec<Hit>) {
+        let marks = scan.text.match_indices("S/N").chain(scan.text.match_indices("s/n"));
+        for (at, _) in marks {
+            let i = scan.token_at(at);
+            let house = scan.tokens.get(i).filter(|t| t.start == at).and_then(|_| parse::no_number(scan, i));
+            if let Some((range, evidence)) = house.and_then(|house| self.number_last(scan, &house, 0)) {
+                hits.push(hit(range, evidence));
+            }
+        }
     }
 
     /// "Adresse : rue Hernandez\n15895 Valette": a street without a number, right after a cue.
@@ -385,6 +406,29 @@ fn is_lower_type(word: &str) -> bool {
             | "bd"
             | "aleja"
     ) || is_caseless(word)
+}
+
+/// Types of streets whose house numbers are ordinals.
+fn is_hungarian(word: &str) -> bool {
+    matches!(
+        word,
+        "utca"
+            | "u"
+            | "út"
+            | "útja"
+            | "tér"
+            | "tere"
+            | "körút"
+            | "krt"
+            | "köz"
+            | "sétány"
+            | "fasor"
+            | "sor"
+            | "rakpart"
+            | "lejtő"
+            | "dűlő"
+            | "sugárút"
+    )
 }
 
 /// Scripts without capital letters.

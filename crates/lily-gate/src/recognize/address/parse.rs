@@ -70,6 +70,17 @@ pub(super) fn house(scan: &Scan, i: usize) -> Option<House> {
         end = part.end;
         next += 1;
     }
+    // "Carrera 7 # 32-16 Sur": the quarter of the city.
+    if let Some(quarter) = scan.tokens.get(next).filter(|_| scan.gap(next - 1) == " ")
+        && matches!(
+            scan.token(next),
+            "Sur" | "Este" | "Norte" | "Oeste" | "Oriente" | "Occidente" | "Poniente"
+        )
+        && (!scan.gap(next).starts_with(' ') || next + 1 >= scan.tokens.len())
+    {
+        end = quarter.end;
+        next += 1;
+    }
     let label = i.checked_sub(1).filter(|&k| {
         let word = scan.token(k).to_lowercase();
         LABELS.contains(&word.as_str())
@@ -87,6 +98,20 @@ pub(super) fn house(scan: &Scan, i: usize) -> Option<House> {
         next,
         opens: !tied,
         year_like: digits == 4 && (1900..2100).contains(&value) && suffix.is_empty(),
+    })
+}
+
+/// "S/N", "s/n": a house without a number, as Spanish and Portuguese write it. Token `i` is the `S`.
+pub(super) fn no_number(scan: &Scan, i: usize) -> Option<House> {
+    let is = |k: usize, letter: &str| k < scan.tokens.len() && scan.token(k).eq_ignore_ascii_case(letter);
+    (is(i, "s") && scan.gap(i) == "/" && is(i + 1, "n")).then(|| House {
+        first: i,
+        label: None,
+        start: scan.tokens[i].start,
+        end: scan.tokens[i + 1].end,
+        next: i + 2,
+        opens: false,
+        year_like: false,
     })
 }
 
@@ -111,6 +136,7 @@ pub(super) fn joins_number(gap: &str) -> bool {
             | ", № "
             | ",№"
             | ", #"
+            | " # "
             | "، "
             | " - "
             | "  "
@@ -143,6 +169,10 @@ pub(super) fn name_words(
         let word = scan.token(k).to_lowercase();
         let particle = lists.is_particle(&word) && (leading || last.is_some());
         let dated = token.has_digit && last.is_some() && token.len() <= 2;
+        // "boulevard Plante Apt. 277": the part of the building is no part of the name.
+        if last.is_some() && lists.opens_unit(scan, k) {
+            break;
+        }
         if (token.is_name_like() && !lists.is_no_place(&word)) || dated {
             last = Some(k);
         } else if !particle {

@@ -47,6 +47,7 @@ fn is_break(gap: &str) -> bool {
             | " – "
             | "، "
             | ". "
+            | ".\n"
     )
 }
 
@@ -66,6 +67,16 @@ impl Lists {
         self.particles.contains(word)
     }
 
+    /// Token `t` begins a part of a building: "Apt. 277", "Suite 209".
+    pub fn opens_unit(&self, scan: &Scan, t: usize) -> bool {
+        let word = scan.token(t).to_lowercase();
+        let value = scan.tokens.get(t + 1);
+        word.len() >= 3
+            && self.units.contains(word.as_str())
+            && matches!(scan.gap(t), " " | ". " | "." | " #" | ". #" | ": ")
+            && value.is_some_and(|v| v.has_digit && v.len() <= 5)
+    }
+
     /// No word of a place's name.
     pub fn is_no_place(&self, word: &str) -> bool {
         self.not_places.contains(word)
@@ -74,7 +85,7 @@ impl Lists {
     /// The longest tail from byte `end` on. It only goes on to a city that has a postcode or a state.
     pub fn tail(&self, scan: &Scan, end: usize) -> Tail {
         let mut tail = Tail { end, postcode: false, unit: false, broken: false };
-        for _ in 0..2 {
+        for _ in 0..4 {
             match self.unit(scan, tail.end) {
                 Some(end) => {
                     tail.end = end;
@@ -136,7 +147,10 @@ impl Lists {
         let year = token.is_number() && token.len() == 4 && end == token.end;
         let next = scan.tokens.get(scan.token_at(end));
         let city = next.is_some_and(|n| n.is_name_like() && scan.text[end..n.start] == *" ");
-        (!year || city || after_city).then_some(end)
+        // A line of its own, the city below it.
+        let alone = scan.char_before(token.start) == Some('\n')
+            && next.is_some_and(|n| n.is_name_like() && scan.text[end..n.start] == *"\n");
+        (!year || city || alone || after_city).then_some(end)
     }
 
     /// The end of a state's or province's code at token `t`: "IL", "(MI)", "/ SP".
@@ -166,7 +180,7 @@ impl Lists {
         if hash && token.has_digit && token.len() <= 6 {
             return Some(token.end);
         }
-        if !(is_break(gap) || matches!(gap, " " | "," | ". " | ", # " | " , ")) {
+        if !(is_break(gap) || matches!(gap, " " | "  " | "," | ". " | ", # " | " , ")) {
             return None;
         }
         let word = scan.token(t).to_lowercase();
@@ -211,7 +225,14 @@ impl Lists {
             return None;
         }
         let city = self.words(scan, t)?;
-        (!alone || line_ends(scan, city)).then_some(city)
+        if !alone || line_ends(scan, city) {
+            return Some(city);
+        }
+        // "730661\nRoncesvalles, Tolima": the region after the city.
+        let region = scan.token_at(city);
+        let comma = scan.tokens.get(region).is_some_and(|r| scan.text[city..r.start] == *", ");
+        let end = comma.then(|| self.words(scan, region)).flatten()?;
+        line_ends(scan, end).then_some(end)
     }
 
     /// The end of up to five capitalised words from token `t` on.
@@ -271,6 +292,7 @@ impl Lists {
                 }
                 (1..=3, 4..=5) if dash => text.bytes().all(|b| b.is_ascii_uppercase()) && n.is_number(),
                 (2..=4, 3) if !dash => is_uk(text, second) || is_canadian(text, second),
+                (3, 4) if !dash => is_eircode(text, second),
                 (3, 3) if dash => is_canadian(text, second),
                 _ => false,
             };
@@ -288,6 +310,7 @@ impl Lists {
                 && matches!(len, 5..=7)
                 && text.is_char_boundary(len - 3)
                 && is_uk(&text[..len - 3], &text[len - 3..]))
+            || (len == 7 && is_eircode(&text[..3], &text[3..]))
             || (len == 6 && token.ascii && is_canadian(&text[..3], &text[3..]))
             || (digits && len == 7 && scan.text[..token.start].ends_with('〒'));
         (single && clean(token.end)).then_some(token.end)
@@ -440,6 +463,17 @@ fn is_canadian(first: &str, second: &str) -> bool {
                 .all(|(b, letter)| if letter { b.is_ascii_uppercase() } else { b.is_ascii_digit() })
     };
     letter_digit(first, [true, false, true]) && letter_digit(second, [false, true, false])
+}
+
+/// "D04" "X4C7": Ireland's, of the letters that An Post uses.
+fn is_eircode(routing: &str, unique: &str) -> bool {
+    let letter = |b: u8| b"ACDEFHKNPRTVWXY".contains(&b);
+    let head = routing.as_bytes();
+    let routed = letter(head[0]) && head[1].is_ascii_digit() && head[2].is_ascii_digit() || routing == "D6W";
+    routed
+        && unique.len() == 4
+        && unique.bytes().all(|b| b.is_ascii_digit() || letter(b))
+        && unique.bytes().any(|b| b.is_ascii_digit())
 }
 
 /// Countries as they stand under an address.

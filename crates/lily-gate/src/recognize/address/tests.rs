@@ -41,12 +41,24 @@ fn streets_of_many_countries() {
         "北京市朝阳区建国路88号",
         "東京都千代田区丸の内1-2-3",
         "서울특별시 강남구 테헤란로 123",
+        "110 台北市信義區信義路5段7號之2",
+        "Carrera 7 # 32-16",
+        "Calle 100 # 8A-55 Sur\n110111\nBogotá, Cundinamarca",
+        "Rua Augusta, S/N",
+        "Kossuth utca 8.\nH-1055 Budapest",
+        "24 Dame Street D02 X285 Dublin",
+        "1182 rue Sherbrooke Apt. 209\nMontréal, QC H2X 1Y4",
+        "Kerkstraat 41\n3060\nBertem",
+        "Ida Ekmanin polku 33",
+        "Strada Lunga Nr. 43 Bl. 88  Sc. 2 Ap. 95",
     ] {
         let text = format!("{address}.");
         let got = found(&text);
         let wanted = address.split('\n').next().unwrap();
         assert!(
-            got.iter().any(|g| g == address || (address.contains("Whinging") && g == wanted)),
+            // A Hungarian house number takes its dot along.
+            got.iter()
+                .any(|g| g.trim_end_matches('.') == address || (address.contains("Whinging") && g == wanted)),
             "{address:?}: {got:?}"
         );
     }
@@ -76,6 +88,8 @@ fn ordinary_text() {
         "3 Python views",
         "im Jahr 2019",
         "for i in 0 to 10 Do",
+        "the fix went into A24 R940 today",
+        "ratio S/N of 12",
         "Figure 3 Results",
     ] {
         assert!(found(text).is_empty(), "{text}: {:?}", found(text));

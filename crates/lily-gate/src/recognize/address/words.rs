@@ -71,7 +71,7 @@ pub(super) const TRAILING_TYPES: &str = "\
     utca|út|u|útja|tér|tere|körút|krt|köz|sétány|fasor|sor|rakpart|lejtő|dűlő|sugárút|caddesi|cad|cd|\
     sokak|sokağı|sok|sk|bulvarı|blv|mahallesi|mah|meydanı|yolu|straße|strasse|str|weg|platz|allee|\
     gasse|ring|damm|ufer|straat|laan|plein|gracht|kade|gatan|vägen|gata|gate|gade|vej|vei|allé|katu|\
-    tie|tänav|mnt|pst|iela|bulvāris|prospekts|gatvė|g|pr|al|ulica|cesta|ulice|třída|náměstí|улица|\
+    tie|kuja|polku|puistotie|puistokatu|bulevardi|aukio|tänav|mnt|pst|iela|bulvāris|prospekts|gatvė|g|pr|al|ulica|cesta|ulice|třída|náměstí|улица|\
     проспект|переулок|бульвар|площадь|шоссе|набережная|проезд|аллея|вулиця|провулок|marg|road";
 
 /// Parts of a building, after the number.
