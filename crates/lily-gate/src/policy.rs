@@ -1,10 +1,11 @@
 //! What is done with what was found: one TOML file, with the safe choice as every default.
 //!
 //! ```toml
-//! layer2 = "required"            # or "off": send with layer 1 alone
+//! layer2 = "required"            # "model": the loaded model looks; "off": send with layer 1 alone
 //! layer2_failure = "local"       # or "refuse"
 //! unknown_fields = "refuse"      # or "drop", "mask"
 //! response_redact = "secrets"    # or "off", "all"
+//! style = "unicode"              # or "ascii", "surrogate"
 //! on_local = "answer"            # or "error": what a `local` verdict of a cloud request does
 //! on_unreachable = "error"       # or "answer": what a provider that fails leads to
 //! owner = ["Project Kingfisher"]  # masked wherever it stands
@@ -26,6 +27,12 @@
 //! [tools.read_file.categories]
 //! phone = "allow"
 //!
+//! [budget]                       # of one session, all its requests together
+//! values = 500                   # distinct values masked
+//! clear = 200                    # distinct values that `allow` let leave as they are
+//! kib = 32768                    # sent
+//! action = "ask"                 # or "local", "refuse": what is done with a request beyond it
+//!
 //! [[paths]]                      # a mention of such a path anywhere in the request
 //! glob = "~/Documents/tax/**"
 //! action = "local"
@@ -42,11 +49,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Category, Field, FieldRole, hash};
 
+mod budget;
 mod paths;
 mod patterns;
 #[cfg(test)]
 mod tests;
 
+pub use budget::Budget;
 pub use paths::PathRule;
 use paths::PathSet;
 pub use patterns::PatternRule;
@@ -117,6 +126,9 @@ impl From<Action> for Verdict {
 pub enum Layer2 {
     /// Nothing leaves unless layer 2 is there and looked.
     Required,
+    /// As `Required`, and layer 2 is the model that is loaded: it reads every request before it leaves. A model that
+    /// is too small for it misses the values planted to test it, and nothing leaves.
+    Model,
     /// Layer 1 alone decides. Names and addresses that no pattern finds will leave.
     Off,
 }
@@ -163,6 +175,10 @@ pub enum Style {
     Unicode,
     /// `[[PERSON_3_k7qp]]`
     Ascii,
+    /// People get invented names ("Velmar Tosquin"), so that an answer reads like prose; everything else as with
+    /// `unicode`. A model may bend an invented name so that it is not recognised any more, and what it says about a name as
+    /// such is wrong. Not together with `response_redact = "all"`, which would hide the names: `unicode` then.
+    Surrogate,
 }
 
 /// What a cloud request with the verdict `local` gets.
@@ -239,6 +255,8 @@ pub struct Policy {
     pub categories: BTreeMap<Category, Action>,
     /// Action by topic of layer 2 (`health`, `legal`, `finance`, `belief`, `other`).
     pub topics: BTreeMap<Topic, Action>,
+    /// How much one session may give away.
+    pub budget: Budget,
     /// Rules by tool name.
     pub tools: BTreeMap<String, ToolRule>,
     /// Rules by path.
@@ -289,6 +307,7 @@ impl Default for Policy {
             default_sink: Sink::Network,
             categories: BTreeMap::new(),
             topics: BTreeMap::new(),
+            budget: Budget::default(),
             tools: BTreeMap::new(),
             paths: Vec::new(),
             patterns: Vec::new(),
@@ -325,6 +344,16 @@ pub enum PolicyError {
         /// What is wrong with it.
         reason: String,
     },
+    /// An action that makes no sense where it stands.
+    #[error("policy: {field} is {found:?}; expected {expected}")]
+    Action {
+        /// Which.
+        field: &'static str,
+        /// Its value.
+        found: Action,
+        /// What it may be.
+        expected: &'static str,
+    },
     /// A number outside its range.
     #[error("policy: {field} is {found}; expected {expected}")]
     Range {
@@ -355,6 +384,7 @@ impl Policy {
                 return Err(PolicyError::Range { field, found, expected });
             }
         }
+        policy.budget.check()?;
         policy.path_set = PathSet::new(&policy.paths, home)?;
         policy.pattern_set = PatternSet::new(&policy.patterns)?;
         policy.digest = policy.compute_digest();

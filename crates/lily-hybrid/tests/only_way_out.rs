@@ -171,3 +171,28 @@ fn gated_bodies_are_made_in_one_place() {
     let body = gate.split("pub struct GatedBody {").nth(1).unwrap().split('}').next().unwrap();
     assert!(!body.contains("pub "), "{body}");
 }
+
+/// The table of PRIVACY.md names a test for every way to fail; each of them is there.
+#[test]
+fn every_way_to_fail_has_its_tests() {
+    let text = fs::read_to_string(workspace().join("PRIVACY.md")).unwrap();
+    let table = text.split("| event | result | tests |").nth(1).unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() >= 9, "{} rows", rows.len());
+    for row in rows {
+        let tests = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
+        let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{row}");
+        for name in names {
+            let (file, test) = name.split_once("::").unwrap_or_else(|| panic!("{name}: expected FILE::TEST"));
+            let path = workspace().join("crates").join(file);
+            let source = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let function = format!("fn {test}()");
+            let at = source.find(&function).unwrap_or_else(|| panic!("{file} has no {test}"));
+            assert!(
+                source[..at].trim_end().rsplit('\n').take(2).any(|l| l.contains("test")),
+                "{name} is no test"
+            );
+        }
+    }
+}

@@ -36,7 +36,7 @@ mod sse;
 mod tokens;
 mod tools;
 
-pub use cloud::CloudMode;
+pub use cloud::{CloudMode, EngineProposer};
 pub use generate::{
     Delta, Finish, GenerateOptions, Outcome, Output, Prompt, TextEngine, TokenLogprob, Turn, TurnCall, Update,
 };

@@ -18,6 +18,8 @@ pub(crate) const PATHS: &[(&str, &str, &str, bool, bool)] = &[
     ("post", "/v1/responses", "OpenAI's responses; not stored", true, true),
     ("post", "/v1/messages", "Anthropic's messages", true, true),
     ("post", "/v1/messages/count_tokens", "Tokens of a request to /v1/messages", true, false),
+    ("post", "/v1/gate/check", "What of a request would leave; sends nothing", true, false),
+    ("get", "/v1/audit/{id}", "What left for a request to a model in the cloud", false, false),
     ("post", "/tokenize", "Token ids of a text or of a chat request", true, false),
     ("post", "/detokenize", "Text of token ids", true, false),
     ("post", "/apply-template", "The prompt of a chat request", true, false),
@@ -113,7 +115,9 @@ fn error(path: &str) -> &'static str {
 fn required(path: &str) -> &'static [&'static str] {
     match path {
         "/v1/messages" => &["max_tokens", "messages"],
-        "/v1/chat/completions" | "/v1/messages/count_tokens" | "/apply-template" => &["messages"],
+        "/v1/chat/completions" | "/v1/gate/check" | "/v1/messages/count_tokens" | "/apply-template" => {
+            &["messages"]
+        }
         "/v1/completions" => &["prompt"],
         "/v1/responses" => &["input"],
         "/detokenize" => &["tokens"],
@@ -146,6 +150,7 @@ fn body_fields(path: &str) -> Map<String, Value> {
             "model messages system max_tokens {SAMPLING} stop_sequences stream thinking tools tool_choice \
              output_config output_format"
         ),
+        "/v1/gate/check" => "model messages tools metadata privacy".to_string(),
         "/v1/messages/count_tokens" => "model messages system thinking tools tool_choice".to_string(),
         "/tokenize" => {
             "model content prompt messages tools parse_special with_pieces return_token_strs".to_string()
@@ -198,6 +203,7 @@ fn kind(name: &str) -> Value {
         | "reasoning"
         | "metadata"
         | "thinking"
+        | "privacy"
         | "output_config"
         | "output_format" => {
             json!({"type": "object"})

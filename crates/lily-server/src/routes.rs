@@ -28,6 +28,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(cloud::completions))
         .route("/v1/gate/check", post(cloud::check))
+        .route("/v1/audit/{id}", get(cloud::audit))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/responses", post(responses::responses))
         .route("/v1/messages", post(anthropic::messages))

@@ -1,6 +1,6 @@
 //! `lily audit`: what left this machine.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use lily_hybrid::audit::{LOG_FILE, find, receipt, verify};
 use serde_json::Value;
@@ -47,6 +47,12 @@ enum Command {
 /// Runs the command.
 pub fn run(args: &AuditArgs) -> Result<()> {
     let directory = args.directory.path()?;
+    let log = directory.join(LOG_FILE);
+    anyhow::ensure!(
+        log.exists(),
+        "{} does not exist: no server with --cloud has run with this directory; --audit-dir names another",
+        log.display()
+    );
     match &args.command {
         Command::Show { id, record } => {
             let (line, _) = find(&directory, id)?;
@@ -69,7 +75,7 @@ pub fn run(args: &AuditArgs) -> Result<()> {
                 if found.torn > 0 { format!("; {} were cut by a crash", found.torn) } else { String::new() };
             Ok(print(&format!(
                 "{}: {} lines are whole, in order {key}; {} requests{torn}\n",
-                directory.join(LOG_FILE).display(),
+                log.display(),
                 found.lines,
                 found.requests
             ))?)
@@ -79,7 +85,7 @@ pub fn run(args: &AuditArgs) -> Result<()> {
             Ok(print(&receipt(&line, &about))?)
         }
         Command::List => {
-            let text = std::fs::read_to_string(directory.join(LOG_FILE))?;
+            let text = std::fs::read_to_string(&log).with_context(|| log.display().to_string())?;
             let mut out = String::new();
             for line in text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
                 if line["kind"] == "request" {

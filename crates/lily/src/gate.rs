@@ -86,6 +86,7 @@ pub fn run(args: &GateArgs) -> Result<()> {
             client: "",
             session: None,
             approval: None,
+            style: None,
             dry_run: true,
         });
         found += decision.report().spans.iter().filter(|s| s.verdict != SpanVerdict::Allow).count();

@@ -12,9 +12,10 @@ use lily_gate::{
     Detector, DetectorConfig, OwnerTerm,
     body::{Gate, GateConfig},
     policy::{Layer2, Policy},
+    propose::Proposer,
 };
 use lily_hybrid::{AuditLog, Cloud, CloudConfig};
-use lily_server::CloudMode;
+use lily_server::{CloudMode, EngineProposer, TextEngine};
 
 /// Flags of `lily serve` for models in the cloud.
 #[derive(Debug, Args)]
@@ -27,6 +28,9 @@ pub struct CloudArgs {
     cloud: Option<PathBuf>,
 
     /// The Privacy Gate's policy (TOML). Without it, the strictest one.
+    ///
+    /// `layer2 = "model"` in it lets the model that is served look for what patterns cannot find, `layer2 = "off"` sends
+    /// with patterns alone; without either nothing is sent.
     #[arg(long, value_name = "FILE", env = "LILY_GATE_POLICY")]
     gate_policy: Option<PathBuf>,
 
@@ -60,23 +64,28 @@ impl AuditDir {
 }
 
 impl CloudArgs {
-    /// The gate and the models, or nothing at all: no client, no log, no gate.
-    pub fn build(&self) -> Result<Option<CloudMode>> {
-        let policy = match &self.gate_policy {
-            Some(file) => read_policy(file)?,
-            None => Policy::default(),
-        };
+    /// The gate and the models, or nothing at all: no client, no log, no gate. `engine` runs the model `name`, which is
+    /// layer 2 if the policy says so.
+    pub fn build(&self, engine: &TextEngine, name: &str) -> Result<Option<CloudMode>> {
         let Some(file) = &self.cloud else {
-            if self.gate_policy.is_none() {
-                return Ok(None);
-            }
-            return Ok(Some(CloudMode::gate_only(Arc::new(gate(policy, rand::random())?))));
+            let Some(policy) = &self.gate_policy else { return Ok(None) };
+            let gate = self::gate(read_policy(policy)?, engine, name, rand::random())?;
+            return Ok(Some(CloudMode::gate_only(Arc::new(gate))));
         };
         let named = || format!("--cloud {}", file.display());
         let text = fs::read_to_string(file).with_context(named)?;
         let config = CloudConfig::parse(&text, self.cloud_allow_loopback).with_context(named)?;
         let audit = AuditLog::open(&self.audit.path()?)?;
-        let gate = Arc::new(gate(policy, *audit.key())?);
+        let policy = self.gate_policy.as_deref().map_or_else(|| Ok(Policy::default()), read_policy);
+        // Without a gate nothing leaves, and models of this machine work.
+        let gate = match policy.and_then(|policy| gate(policy, engine, name, *audit.key())) {
+            Ok(gate) => Arc::new(gate),
+            Err(error) => {
+                let reason = format!("{error:#}");
+                tracing::error!("cloud models are listed but refuse every request: {reason}");
+                return Ok(Some(CloudMode::closed(config.upstreams.keys().cloned().collect(), reason)));
+            }
+        };
         if let Err((_, reason)) = gate.ready() {
             tracing::warn!("cloud models are listed but refuse every request: {reason}");
         }
@@ -93,19 +102,26 @@ pub fn read_policy(file: &Path) -> Result<Policy> {
     Policy::parse(&text, home().as_deref()).with_context(|| file.display().to_string())
 }
 
-/// A gate with layer 1, under `policy`.
-pub fn gate(policy: Policy, install_key: [u8; 32]) -> Result<Gate> {
-    let mut owner = identity();
-    owner.extend(policy.owner.iter().map(|term| OwnerTerm { text: term.clone(), kind: "term".into() }));
-    let config = DetectorConfig { owner, allow: policy.allow.clone(), ..DetectorConfig::default() };
-    let recogniser = Arc::new(Detector::new(config).context("the Privacy Gate's recognisers")?);
-    Ok(Gate::new(GateConfig { recogniser, proposer: None, policy, install_key }))
+/// The gate of a server. `engine` runs the model `name`, which is layer 2 if the policy says so.
+fn gate(policy: Policy, engine: &TextEngine, name: &str, install_key: [u8; 32]) -> Result<Gate> {
+    let model = policy.layer2 == Layer2::Model;
+    let proposer = model.then(|| Arc::new(EngineProposer::new(engine.clone(), name)) as Arc<dyn Proposer>);
+    Ok(Gate::new(GateConfig { recogniser: layer1(&policy)?, proposer, policy, install_key }))
 }
 
 /// A gate that looks with layer 1 alone, for commands that send nothing.
 pub fn gate_for_looking(mut policy: Policy) -> Result<Gate> {
     policy.layer2 = Layer2::Off;
-    gate(policy, rand::random())
+    let recogniser = layer1(&policy)?;
+    Ok(Gate::new(GateConfig { recogniser, proposer: None, policy, install_key: rand::random() }))
+}
+
+/// The recognisers, with the owner's terms.
+fn layer1(policy: &Policy) -> Result<Arc<Detector>> {
+    let mut owner = identity();
+    owner.extend(policy.owner.iter().map(|term| OwnerTerm { text: term.clone(), kind: "term".into() }));
+    let config = DetectorConfig { owner, allow: policy.allow.clone(), ..DetectorConfig::default() };
+    Ok(Arc::new(Detector::new(config).context("the Privacy Gate's recognisers")?))
 }
 
 fn home() -> Option<String> {

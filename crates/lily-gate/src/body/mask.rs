@@ -5,6 +5,7 @@ use std::{
     sync::LazyLock,
 };
 
+use aho_corasick::AhoCorasick;
 use regex::Regex;
 use zeroize::Zeroizing;
 
@@ -60,6 +61,10 @@ pub(super) fn mask(
     let own =
         Regex::new(&format!(r"(?i)[A-Za-z]+_\d+(?:\.\w{{1,8}})?[·•‧・⋅∙_.\-]{}", regex::escape(vault.tag())))
             .map_err(|_| "the pattern of this session's stand-ins does not compile")?;
+    let invented = AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .build(vault.invented_words())
+        .map_err(|e| format!("the session's invented names make no search: {e}"))?;
     let seen = fingerprints(vault, fields, marked);
     let sweeper = Sweeper::new(assign(vault, fields, marked))?;
 
@@ -79,6 +84,12 @@ pub(super) fn mask(
             }));
             let hits = sweeper.hits(&field.text).into_iter();
             pieces.extend(hits.map(|h| Piece { start: h.start, end: h.end, what: h.what, swept: true }));
+            pieces.extend(invented.find_iter(&field.text).map(|found| Piece {
+                start: found.start(),
+                end: found.end(),
+                what: Found::Value { kind: LOOK_ALIKE, reversible: true },
+                swept: false,
+            }));
             for found in look_alikes.find_iter(&field.text).chain(own.find_iter(&field.text)) {
                 if !vault.is_stripped_token(found.as_str()) {
                     let what = Found::Value { kind: LOOK_ALIKE, reversible: true };
@@ -100,14 +111,13 @@ pub(super) fn mask(
                     vault.part(entry, first).ok_or("a part of a name was forgotten while it was masked")?
                 }
             };
-            let written = vault.render(&token.name);
             let between = field.text.get(at..piece.start).ok_or("two stretches to mask overlap")?;
-            for (text, insert) in
-                [(&mut text, &written), (&mut *undone, token.value.as_deref().unwrap_or(&written))]
-            {
-                text.push_str(between);
-                text.push_str(insert);
-            }
+            text.push_str(between);
+            undone.push_str(between);
+            let after = field.text.get(piece.end..).and_then(|rest| rest.chars().next());
+            let written = vault.write(&token, text.chars().next_back(), after);
+            text.push_str(&written);
+            undone.push_str(token.value.as_deref().unwrap_or(&written));
             for m in marked
                 .iter_mut()
                 .filter(|m| piece.start <= m.span.range.start && m.span.range.end <= piece.end)
@@ -117,6 +127,7 @@ pub(super) fn mask(
                 }
             }
             swept += usize::from(piece.swept);
+            live.extend(vault.parts_of(&token).into_iter().map(|part| (part.name.clone(), part)));
             live.insert(token.name.clone(), token);
             at = piece.end;
         }

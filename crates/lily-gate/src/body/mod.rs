@@ -8,9 +8,13 @@
 //! matter of types.
 
 mod approve;
+mod budget;
+mod layer2;
 mod mask;
 mod report;
 mod request;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +32,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     Evidence, Field, FieldRole, RefusalKind, Span, hash,
-    policy::{Action, Layer2, OnFailure, Patterned, Policy, ResponseRedact, Verdict},
+    policy::{Action, Layer2, Patterned, Policy, ResponseRedact, Style, Verdict},
     propose::{Looker, Proposer, Recognise},
     restore::RestoreMap,
     vault::VaultStore,
@@ -65,6 +69,8 @@ pub struct Inbound<'a> {
     pub session: Option<&'a str>,
     /// A consent given for this very request.
     pub approval: Option<&'a str>,
+    /// The form of its stand-ins, where the client wishes another than the policy's.
+    pub style: Option<Style>,
     /// Only look: no session is kept and no consent is asked for or used up.
     pub dry_run: bool,
 }
@@ -266,11 +272,11 @@ impl Gate {
                 "a recogniser failed earlier; nothing leaves until the server is started anew",
             ));
         }
-        if self.looker.is_none() && self.policy.layer2 == Layer2::Required {
+        if self.looker.is_none() && self.policy.layer2 != Layer2::Off {
             return Err((
                 Cause::NoLayer2,
-                "no model of layer 2 is there, and the policy needs one; `layer2 = \"off\"` in the policy sends with \
-                 layer 1 alone",
+                "no model of layer 2 is there, and the policy needs one; `layer2 = \"model\"` in the policy lets the loaded \
+                 model look, `layer2 = \"off\"` sends with layer 1 alone",
             ));
         }
         Ok(())
@@ -324,6 +330,11 @@ impl Gate {
         prepared.hide_keys(|i| !spans[i].is_empty());
         let marked = self.mark(&prepared, &spans);
         report.add_spans(&prepared, &marked, &self.install_key);
+        let over = self.over_budget(inbound, &prepared.fields, &marked);
+        if let Some(reason) = &over {
+            report.reasons.push(reason.clone());
+            least = least.max(self.policy.budget.action.into());
+        }
         let worst = marked.iter().flatten().map(|m| Verdict::from(m.action)).max().unwrap_or(Verdict::Allow);
         report.verdict = worst.max(least);
         match report.verdict {
@@ -359,7 +370,7 @@ impl Gate {
                 }
             }
         }
-        let body = self.body(inbound, &mut prepared, marked, report)?;
+        let body = self.body(inbound, &mut prepared, marked, over.is_some(), report)?;
         Ok(Decision::Send(Box::new(body)))
     }
 
@@ -412,73 +423,6 @@ impl Gate {
         least
     }
 
-    /// Layer 2 over all texts. Adds spans and topics.
-    fn layer2(
-        &self,
-        fields: &[Field],
-        spans: &mut [Vec<Span>],
-        least: &mut Verdict,
-        report: &mut Report,
-    ) -> Result<(), Stop> {
-        let Some(looker) = &self.looker else {
-            report.layer2 = "off";
-            return Ok(());
-        };
-        if self.policy.layer2 == Layer2::Off {
-            report.layer2 = "off";
-            return Ok(());
-        }
-        // Stop strings and predictions are text too; only names and ids are not.
-        let readable = |f: &&Field| f.role != FieldRole::Identifier;
-        let text: Vec<&str> = fields.iter().filter(readable).map(|f| f.text.as_str()).collect();
-        let text = Zeroizing::new(text.join("\n"));
-        let limit = std::time::Duration::from_millis(self.policy.layer2_timeout_ms);
-        let found = looker.look(&text, self.policy.digest(), self.policy.layer2_max_items, limit).map_err(
-            |failure| {
-                let verdict = match self.policy.layer2_failure {
-                    OnFailure::Local => Verdict::Local,
-                    OnFailure::Refuse => Verdict::Refuse,
-                };
-                report.layer2 = "failed";
-                Stop::new(verdict, Cause::Layer2, failure.to_string())
-            },
-        )?;
-        report.layer2 = "looked";
-        for topic in found.topics {
-            let action = self.policy.topic(topic);
-            if action > Action::Strip {
-                report
-                    .reasons
-                    .push(format!("layer 2 says that the message is about {topic:?}").to_lowercase());
-                *least = (*least).max(action.into());
-            }
-        }
-        for item in &found.items {
-            if self.allow.contains(&item.v.trim().to_lowercase()) {
-                continue;
-            }
-            for (field, spans) in fields.iter().zip(spans.iter_mut()).filter(|(f, _)| readable(f)) {
-                for (at, value) in field.text.match_indices(item.v.as_str()) {
-                    let range = at..at + value.len();
-                    // Layer 1 knows better what it is; the overlap of two is masked whole later.
-                    let known =
-                        spans.iter().any(|s| s.range.start <= range.start && range.end <= s.range.end);
-                    if !known {
-                        spans.push(Span {
-                            range,
-                            category: item.t.category(),
-                            evidence: Evidence::Proposed,
-                            recognizer: "layer2".into(),
-                            version: 1,
-                            subtype: Some(item.t.name().into()),
-                        });
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The action for every span.
     fn mark(&self, prepared: &Prepared, spans: &[Vec<Span>]) -> Vec<Vec<Marked>> {
         let marked = prepared.fields.iter().zip(spans).map(|(field, spans)| {
@@ -501,20 +445,31 @@ impl Gate {
         inbound: Inbound,
         prepared: &mut Prepared,
         mut marked: Vec<Vec<Marked>>,
+        beyond_budget: bool,
         report: &mut Report,
     ) -> Result<GatedBody, Stop> {
         let aborted = |reason: String| Stop::new(Verdict::Refuse, Cause::Aborted, reason);
         let session = if inbound.dry_run { rand::random() } else { self.session(inbound) };
+        let style = match inbound.style.unwrap_or(self.policy.style) {
+            Style::Surrogate if self.policy.response_redact == ResponseRedact::All => Style::Unicode,
+            style => style,
+        };
         let lower: Vec<String> = prepared.fields.iter().map(|f| f.text.to_lowercase()).collect();
         let vault = self
             .vaults
-            .session(session, self.policy.style, self.policy.session_ttl(), |tag| {
-                lower.iter().any(|t| t.contains(tag))
-            })
+            .session(session, style, self.policy.session_ttl(), |tag| lower.iter().any(|t| t.contains(tag)))
             .map_err(|e| aborted(e.to_string()))?;
         let masked = {
             let mut vault = vault.lock().map_err(|_| aborted("the session's vault broke earlier".into()))?;
-            mask::mask(&mut vault, &prepared.fields, &mut marked).map_err(aborted)?
+            vault.set_style(style);
+            vault.avoid(lower);
+            let masked = mask::mask(&mut vault, &prepared.fields, &mut marked).map_err(aborted);
+            vault.avoid(Vec::new());
+            let masked = masked?;
+            if !inbound.dry_run {
+                budget::spend(&mut vault, inbound, &prepared.fields, &marked, beyond_budget);
+            }
+            masked
         };
         if inbound.dry_run {
             self.vaults.forget(&session);

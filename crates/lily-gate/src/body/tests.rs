@@ -51,7 +51,7 @@ fn words() -> Arc<dyn Recognise> {
     ]))
 }
 
-fn gate_with(policy: &str, proposer: Option<ScriptedProposer>) -> Gate {
+pub(super) fn gate_with(policy: &str, proposer: Option<ScriptedProposer>) -> Gate {
     Gate::new(GateConfig {
         recogniser: words(),
         proposer: proposer.map(|p| Arc::new(p) as Arc<dyn Proposer>),
@@ -60,19 +60,27 @@ fn gate_with(policy: &str, proposer: Option<ScriptedProposer>) -> Gate {
     })
 }
 
-fn gate(policy: &str) -> Gate {
+pub(super) fn gate(policy: &str) -> Gate {
     gate_with(&format!("layer2 = \"off\"\n{policy}"), None)
 }
 
-fn inbound(request: &Value) -> Inbound<'_> {
-    Inbound { request, model: "big", client: "me", session: None, approval: None, dry_run: false }
+pub(super) fn inbound(request: &Value) -> Inbound<'_> {
+    Inbound {
+        request,
+        model: "big",
+        client: "me",
+        session: None,
+        approval: None,
+        style: None,
+        dry_run: false,
+    }
 }
 
-fn user(text: &str) -> Value {
+pub(super) fn user(text: &str) -> Value {
     json!({"model": "cloud/x", "messages": [{"role": "user", "content": text}]})
 }
 
-fn sent(decision: Decision) -> GatedBody {
+pub(super) fn sent(decision: Decision) -> GatedBody {
     match decision {
         Decision::Send(body) => *body,
         other => panic!("not sent: {other:?}"),
@@ -87,7 +95,7 @@ fn content(gate: &Gate, text: &str) -> String {
     body_of(gate, &user(text))["messages"][0]["content"].as_str().unwrap().to_owned()
 }
 
-fn restored(body: &GatedBody, text: &str) -> String {
+pub(super) fn restored(body: &GatedBody, text: &str) -> String {
     let mut lane = Lane::text(Arc::clone(body.restore()));
     lane.push(text) + &lane.finish()
 }
@@ -297,6 +305,12 @@ fn without_layer_two_nothing_leaves_unless_the_policy_says_so() {
     let Decision::Refuse(kept) = gate_with("", None).check(inbound(&request)) else { panic!() };
     assert_eq!(kept.cause, Cause::NoLayer2);
     assert!(kept.reason.contains("layer2 = \"off\""), "{}", kept.reason);
+    let Decision::Refuse(kept) = gate_with("layer2 = \"model\"", None).check(inbound(&request)) else {
+        panic!()
+    };
+    assert_eq!(kept.cause, Cause::NoLayer2);
+    let looked = gate_with("layer2 = \"model\"", Some(ScriptedProposer::new(&[])));
+    assert_eq!(sent(looked.check(inbound(&request))).report().layer2, "looked");
     assert_eq!(sent(gate("").check(inbound(&request))).report().layer2, "off");
 }
 
@@ -481,4 +495,13 @@ fn the_ascii_form() {
     assert_eq!(policy.style, Style::Ascii);
     let masked = content(&gate("style = \"ascii\""), "ann@x.example");
     assert!(masked.starts_with("[[EMAIL_1_") && masked.is_ascii(), "{masked}");
+    // A client may ask for the other form, in the middle of a session too; either comes back.
+    let gate = gate("");
+    for style in [None, Some(Style::Ascii), Some(Style::Unicode)] {
+        let request = user("ann@x.example");
+        let body = sent(gate.check(Inbound { style, session: Some("a"), ..inbound(&request) }));
+        let text = String::from_utf8(body.bytes().to_vec()).unwrap();
+        assert_eq!(text.contains("[[EMAIL_1_"), style == Some(Style::Ascii), "{text}");
+        assert!(restored(&body, &text).contains("ann@x.example"), "{text}");
+    }
 }

@@ -24,6 +24,7 @@ fn every_default_is_the_safe_one() {
         assert_eq!(policy.unknown_fields, UnknownFields::Refuse);
         assert_eq!(policy.response_redact, ResponseRedact::Secrets);
         assert_eq!(policy.on_unreachable, OnUnreachable::Error);
+        assert_eq!(policy.budget.action, Action::Ask);
         assert_eq!(policy.sink("anything"), Sink::Network);
         for category in Category::ALL {
             let expected = match category {
@@ -57,6 +58,8 @@ fn what_is_not_understood_is_refused_by_name() {
     for (text, word) in [
         ("layer_2 = \"off\"", "layer_2"),
         ("layer2 = \"maybe\"", "maybe"),
+        ("[budget]\nvalue = 1", "value"),
+        ("[budget]\naction = \"mask\"", "budget.action"),
         ("[categories]\ncards = \"mask\"", "cards"),
         ("[categories]\ncard = \"hide\"", "hide"),
         ("[topics]\nsports = \"local\"", "sports"),

@@ -124,14 +124,22 @@ impl Matcher {
         // The range of names that agree with the characters so far.
         let (mut low, mut high) = (0, map.fulls.len());
         let mut length = 0;
-        let index = loop {
+        // The two longest names that are there, with the characters they take: an invented name begins with its first name.
+        let (mut longest, mut shorter) = (None, None);
+        loop {
+            if low < high && map.fulls[low].0.len() == length {
+                shorter = longest.replace((i, low));
+                low += 1;
+            }
             if low == high {
-                return Step::Free;
+                break;
             }
-            if map.fulls[low].0.len() == length {
-                break low;
-            }
-            let Some(c) = at(i) else { return waiting };
+            let Some(c) = at(i) else {
+                if last {
+                    break;
+                }
+                return waiting;
+            };
             let names = &map.fulls[low..high];
             // All names of the range share the first `length` bytes, and so a border of characters lies there.
             let rank = |full: &str| full[length..].chars().next();
@@ -140,13 +148,13 @@ impl Matcher {
             (low, high) = (new_low, new_high);
             length += c.len_utf8();
             i += 1;
-        };
+        }
+        let ends = |(i, _): &(usize, usize)| !at(*i).is_some_and(in_word);
+        let Some((i, index)) = longest.filter(ends).or(shorter.filter(ends)) else { return Step::Free };
         match (at(i), at(i + 1)) {
             (Some('⟧'), _) => Step::Found { length: i + 1, index },
             (Some(']'), Some(']')) => Step::Found { length: i + 2, index },
             (Some(']'), None) | (None, _) if !last => Step::Wait,
-            // The tag goes on: another word.
-            (Some(c), _) if in_word(c) => Step::Free,
             _ => Step::Found { length: i, index },
         }
     }

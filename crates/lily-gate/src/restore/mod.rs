@@ -68,7 +68,7 @@ pub(crate) enum Escape {
 /// no other session's and no other request's value can come back.
 pub struct RestoreMap {
     tag: String,
-    /// Name and tag in lower case, in every way of joining them, and original; sorted.
+    /// Name and tag in lower case, in every way of joining them, or an invented name; and original. Sorted.
     fulls: Vec<(String, Arc<Zeroizing<String>>)>,
     /// Fingerprints of all that layer 1 found in the request.
     seen: HashSet<[u8; 32]>,
@@ -89,9 +89,10 @@ impl std::fmt::Debug for RestoreMap {
 impl RestoreMap {
     pub(crate) fn new(tag: &str, live: impl IntoIterator<Item = Live>, key: Zeroizing<[u8; 32]>) -> Self {
         let mut fulls = Vec::new();
-        for Live { name, value } in live {
+        for Live { name, value, invented } in live {
             let Some(value) = value else { continue };
             let value = Arc::new(value);
+            fulls.extend(invented.map(|name| (name.to_lowercase(), Arc::clone(&value))));
             let name = name.to_lowercase();
             for separator in ['·', '_', '.', '-'] {
                 fulls.push((format!("{name}{separator}{tag}"), Arc::clone(&value)));

@@ -10,7 +10,7 @@ use crate::{Category, Evidence, Field, Span};
 const TAG: &str = "k7qp";
 
 fn live(name: &str, value: &str) -> Live {
-    Live { name: name.into(), value: Some(Zeroizing::new(value.into())) }
+    Live { name: name.into(), value: Some(Zeroizing::new(value.into())), invented: None }
 }
 
 fn people() -> Vec<(&'static str, &'static str)> {

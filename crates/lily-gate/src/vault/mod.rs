@@ -10,12 +10,14 @@
 //! a keyed hash that recognises them.
 
 mod fold;
+mod spent;
 mod store;
+mod surrogate;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use zeroize::Zeroizing;
 
@@ -75,6 +77,8 @@ struct Entry {
     /// The names of a person, where there are two.
     first: Option<Zeroizing<String>>,
     last: Option<Zeroizing<String>>,
+    /// The name of nobody that stands for a person.
+    invented: Option<surrogate::Invented>,
 }
 
 /// A stand-in that leaves, and what it is given back for.
@@ -84,6 +88,8 @@ pub(crate) struct Live {
     pub name: String,
     /// The original; none for stripped values.
     pub value: Option<Zeroizing<String>>,
+    /// The invented name that may be written instead.
+    pub invented: Option<String>,
 }
 
 impl std::fmt::Debug for Live {
@@ -100,6 +106,13 @@ pub struct Vault {
     entries: Vec<Entry>,
     by_value: HashMap<[u8; 32], usize>,
     counters: HashMap<&'static str, u32>,
+    /// What the session's budget counts, besides the entries.
+    bytes: u64,
+    clear: HashSet<[u8; 32]>,
+    /// Values masked under earlier budgets.
+    before: u64,
+    /// What the request at hand says, in lower case; only while it is masked.
+    avoided: Vec<String>,
 }
 
 impl std::fmt::Debug for Vault {
@@ -126,7 +139,16 @@ impl Vault {
             entries: Vec::new(),
             by_value: HashMap::new(),
             counters: HashMap::new(),
+            bytes: 0,
+            clear: HashSet::new(),
+            before: 0,
+            avoided: Vec::new(),
         }
+    }
+
+    /// How stand-ins are written from now on. Answers are restored in either form.
+    pub(crate) fn set_style(&mut self, style: Style) {
+        self.style = style;
     }
 
     /// The session's tag.
@@ -173,13 +195,18 @@ impl Vault {
                     spellings: Vec::new(),
                     first,
                     last,
+                    invented: None,
                 });
                 self.by_value.insert(print, self.entries.len() - 1);
                 self.entries.len() - 1
             }
         };
+        if reversible {
+            self.invent(at);
+        }
         let entry = &mut self.entries[at];
         if !reversible {
+            entry.invented = None;
             entry.reversible = false;
             entry.spellings.clear();
             entry.first = None;
@@ -239,7 +266,7 @@ impl Vault {
     /// The text that leaves for a stand-in.
     pub(crate) fn render(&self, name: &str) -> String {
         match self.style {
-            Style::Unicode => format!("⟦{name}·{}⟧", self.tag),
+            Style::Unicode | Style::Surrogate => format!("⟦{name}·{}⟧", self.tag),
             Style::Ascii => format!("[[{name}_{}]]", self.tag),
         }
     }
@@ -264,7 +291,16 @@ impl Entry {
             Part::First => (format!("{kind}_{index}.first"), self.first.as_ref()),
             Part::Last => (format!("{kind}_{index}.last"), self.last.as_ref()),
         };
-        Live { name, value: value.filter(|_| self.reversible).cloned() }
+        let invented = self.invented.as_ref().and_then(|invented| match part {
+            Part::Spelling(0) if self.first.is_some() => {
+                Some(format!("{} {}", invented.first, invented.last))
+            }
+            Part::Spelling(0) => Some(invented.first.clone()),
+            Part::Spelling(_) => None,
+            Part::First => Some(invented.first.clone()),
+            Part::Last => Some(invented.last.clone()),
+        });
+        Live { name, value: value.filter(|_| self.reversible).cloned(), invented }
     }
 }
 

@@ -81,6 +81,13 @@ impl VaultStore {
         Ok(vault)
     }
 
+    /// The session's vault if it has one; it does not count as used.
+    pub(crate) fn peek(&self, session: &[u8; 32], ttl: Duration) -> Option<Arc<Mutex<Vault>>> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = slots.get(session).filter(|slot| slot.used.elapsed() <= ttl)?;
+        Some(Arc::clone(&slot.vault))
+    }
+
     /// Forgets a session; its originals are overwritten once no answer needs them.
     pub fn forget(&self, session: &[u8; 32]) {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(session);

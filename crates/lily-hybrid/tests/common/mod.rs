@@ -234,7 +234,15 @@ pub fn cloud(provider: &Provider, gate: Arc<Gate>, audit: AuditLog, more: &str) 
 }
 
 pub fn inbound(request: &Value) -> Inbound<'_> {
-    Inbound { request, model: "big-1", client: "c", session: None, approval: None, dry_run: false }
+    Inbound {
+        request,
+        model: "big-1",
+        client: "c",
+        session: None,
+        approval: None,
+        style: None,
+        dry_run: false,
+    }
 }
 
 pub fn gated(gate: &Gate, request: &Value) -> GatedBody {

@@ -20,6 +20,7 @@ pub(crate) async fn check(State(app): State<App>, request: Request) -> Result<Js
             "no gate is configured; start the server with --gate-policy FILE (and --cloud FILE to send)",
         )
     })?;
+    let gate = Arc::clone(mode.gate()?);
     let headers = request.headers().clone();
     let body = body::read_json(request, app.config.body_limit).await?;
     let request: Value = serde_json::from_slice(&body)
@@ -28,7 +29,7 @@ pub(crate) async fn check(State(app): State<App>, request: Request) -> Result<Js
     let asked = request.get("model").and_then(Value::as_str).unwrap_or_default();
     let name = asked.strip_prefix(super::PREFIX).unwrap_or(asked);
     let model = mode.cloud.as_ref().and_then(|c| c.model(name)).unwrap_or("model").to_owned();
-    let (decision, ..) = decide(Arc::clone(&mode.gate), request, model, options, true).await?;
+    let (decision, ..) = decide(gate, request, model, options, true).await?;
     Ok(Json(shown(&decision)))
 }
 

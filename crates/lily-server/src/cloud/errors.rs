@@ -45,6 +45,20 @@ pub(super) fn kept(kept: &Kept) -> ApiError {
     }
 }
 
+/// 503: there is no gate, and so no way out.
+pub(super) fn closed(reason: &str) -> ApiError {
+    ApiError {
+        code: Some("privacy_gate_broken"),
+        ..ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "server_error",
+            format!(
+                "nothing can be sent to the cloud, since the Privacy Gate could not be started: {reason}"
+            ),
+        )
+    }
+}
+
 /// A request that left, or would have, and has no answer.
 pub(super) fn cloud(error: &CloudError) -> ApiError {
     let (status, code) = match error {
@@ -68,5 +82,26 @@ pub(super) fn is_outage(error: &CloudError) -> bool {
         CloudError::Egress(EgressError::Unreachable { .. }) => true,
         CloudError::Refused { status, .. } => *status >= 500,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, path::PathBuf};
+
+    use lily_hybrid::AuditError;
+
+    use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_a_503() {
+        let full = AuditError::Io { path: PathBuf::from("/log"), source: io::ErrorKind::StorageFull.into() };
+        let error = cloud(&CloudError::Egress(EgressError::Audit(full)));
+        assert_eq!((error.status, error.code), (StatusCode::SERVICE_UNAVAILABLE, Some("audit_unavailable")));
+        assert!(
+            error.message.contains("nothing was sent") && error.message.contains("/log"),
+            "{}",
+            error.message
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Requests for models in the cloud: `cloud/NAME` on `POST /v1/chat/completions`, and the gate's dry run on
-//! `POST /v1/gate/check`.
+//! Requests for models in the cloud: `cloud/NAME` on `POST /v1/chat/completions`, the gate's dry run on
+//! `POST /v1/gate/check`, and what left on `GET /v1/audit/{id}`.
 //!
 //! ```text
 //! body -> gate -> GatedBody -> audit log -> provider -> lanes -> restored answer
@@ -9,9 +9,11 @@
 //! Without a configured cloud there is no client, and `cloud/NAME` is a model that does not exist.
 
 mod answer;
+mod audit;
 mod check;
 mod errors;
 mod options;
+mod proposer;
 
 use std::sync::Arc;
 
@@ -23,14 +25,16 @@ use axum::{
 };
 use lily_gate::{
     body::{Decision, Gate, Inbound},
-    policy::{Layer2, OnLocal, OnUnreachable},
+    policy::{OnLocal, OnUnreachable},
 };
 use lily_hybrid::Cloud;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub(crate) use audit::show as audit;
 pub(crate) use check::check;
 use options::Options;
+pub use proposer::EngineProposer;
 
 use crate::{app::App, body, chat, error::ApiError};
 
@@ -47,27 +51,55 @@ const AUDIT: HeaderName = HeaderName::from_static("x-lily-audit");
 /// What the server knows of the gate and the cloud.
 #[derive(Debug, Clone)]
 pub struct CloudMode {
-    /// The gate.
-    gate: Arc<Gate>,
+    /// The gate; none when it could not be made.
+    gate: Option<Arc<Gate>>,
     /// The models; none when only the gate is configured.
     cloud: Option<Arc<Cloud>>,
+    /// Models that are refused, and why: there is no gate for them.
+    closed: Arc<(Vec<String>, String)>,
     places: Arc<Semaphore>,
 }
 
 impl CloudMode {
     /// The gate alone: only dry runs.
     pub fn gate_only(gate: Arc<Gate>) -> Self {
-        Self { gate, cloud: None, places: Arc::new(Semaphore::new(PLACES)) }
+        Self {
+            gate: Some(gate),
+            cloud: None,
+            closed: Arc::default(),
+            places: Arc::new(Semaphore::new(PLACES)),
+        }
+    }
+
+    /// No gate, for this reason: models of these names are refused, and those of this machine work. No client is made.
+    pub fn closed(names: Vec<String>, reason: String) -> Self {
+        Self {
+            gate: None,
+            cloud: None,
+            closed: Arc::new((names, reason)),
+            places: Arc::new(Semaphore::new(PLACES)),
+        }
     }
 
     /// With models.
     pub fn new(cloud: Arc<Cloud>) -> Self {
-        Self { gate: Arc::clone(cloud.gate()), cloud: Some(cloud), places: Arc::new(Semaphore::new(PLACES)) }
+        Self {
+            gate: Some(Arc::clone(cloud.gate())),
+            cloud: Some(cloud),
+            closed: Arc::default(),
+            places: Arc::new(Semaphore::new(PLACES)),
+        }
     }
 
     /// Names of the models, as clients ask for them.
     pub fn models(&self) -> Vec<String> {
-        self.cloud.iter().flat_map(|cloud| cloud.names().map(|name| format!("{PREFIX}{name}"))).collect()
+        let open = self.cloud.iter().flat_map(|cloud| cloud.names());
+        open.chain(self.closed.0.iter().map(String::as_str)).map(|name| format!("{PREFIX}{name}")).collect()
+    }
+
+    /// The gate, or why there is none.
+    fn gate(&self) -> Result<&Arc<Gate>, ApiError> {
+        self.gate.as_ref().ok_or_else(|| errors::closed(&self.closed.1))
     }
 }
 
@@ -81,18 +113,18 @@ enum Route {
 
 /// The handler of `/v1/chat/completions`: requests for `cloud/NAME` are answered here, all others by [`chat`].
 pub(crate) async fn completions(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let Some(cloud) = app.cloud.as_ref().and_then(|mode| mode.cloud.clone()) else {
+    let Some(mode) = app.cloud.clone().filter(|mode| mode.cloud.is_some() || mode.gate.is_none()) else {
         return chat::completions(State(app), request).await;
     };
     let (mut parts, body) = request.into_parts();
     let again = Request::from_parts(parts.clone(), body);
     // Bounding requests before their bodies are read bounds memory.
-    let place = app.cloud.as_ref().and_then(|mode| mode.places.clone().try_acquire_owned().ok());
+    let place = mode.places.clone().try_acquire_owned().ok();
     let place = place.ok_or_else(|| {
         ApiError::overloaded(format!("{PLACES} requests are on their way to providers, the most at a time"))
     })?;
     let body = body::read_json(again, app.config.body_limit).await?;
-    match route(&app, &cloud, &parts.headers, body, place).await? {
+    match route(&app, &mode, &parts.headers, body, place).await? {
         Route::Answered(response) => Ok(response),
         Route::Here(body, reason) => {
             parts.headers.remove(header::CONTENT_LENGTH);
@@ -110,13 +142,17 @@ pub(crate) async fn completions(State(app): State<App>, request: Request) -> Res
 /// Answers a request for `cloud/NAME`, or gives it back.
 async fn route(
     app: &App,
-    cloud: &Arc<Cloud>,
+    mode: &CloudMode,
     headers: &HeaderMap,
     body: Vec<u8>,
     place: OwnedSemaphorePermit,
 ) -> Result<Route, ApiError> {
-    let Some((name, request)) = asked(&body) else { return Ok(Route::Here(body, None)) };
+    let Some((name, request)) = asked(&body) else { return here(body) };
+    if mode.closed.0.contains(&name) {
+        mode.gate()?;
+    }
     // A model that is not there gets the usual error.
+    let Some(cloud) = &mode.cloud else { return Ok(Route::Here(body, None)) };
     let Some(model) = cloud.model(&name).map(str::to_owned) else { return Ok(Route::Here(body, None)) };
     let options = Options::read(headers, &request)?;
     let include_usage = options::include_usage(&request);
@@ -140,7 +176,7 @@ async fn route(
             return if answer { stay(kept.reason.clone(), request) } else { Err(errors::kept(&kept)) };
         }
     };
-    let stream = gated.stream();
+    let (stream, looked) = (gated.stream(), gated.report().layer2);
     let answer = match cloud.send(&name, gated).await {
         Ok(answer) => answer,
         Err(error) if policy.on_unreachable == OnUnreachable::Answer && errors::is_outage(&error) => {
@@ -160,9 +196,18 @@ async fn route(
     let headers = response.headers_mut();
     headers.insert(ROUTE, header_text(&shown));
     headers.insert(AUDIT, header_text(&audit_id));
-    let looked = if policy.layer2 == Layer2::Off { "off" } else { "looked" };
     headers.insert(LAYER2, HeaderValue::from_static(looked));
     Ok(Route::Answered(response))
+}
+
+/// A request for a model of this machine: what it says of privacy is checked and taken out.
+fn here(body: Vec<u8>) -> Result<Route, ApiError> {
+    let Ok(mut request) = serde_json::from_slice::<Value>(&body) else { return Ok(Route::Here(body, None)) };
+    if !options::take_local(&mut request)? {
+        return Ok(Route::Here(body, None));
+    }
+    let body = serde_json::to_vec(&request).map_err(|e| ApiError::body(e.to_string()))?;
+    Ok(Route::Here(body, None))
 }
 
 /// Whether a body asks for a model in the cloud, and the body. Bodies that are wrong are left to the usual checks.
@@ -187,6 +232,7 @@ async fn decide(
             client: &options.client,
             session: options.session.as_deref(),
             approval: options.approval.as_deref(),
+            style: options.style,
             dry_run,
         });
         (decision, request, options)

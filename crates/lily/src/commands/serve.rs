@@ -121,7 +121,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         body_limit: usize::from(args.body_limit) << 20,
         aliases: args.alias,
         thinking: loaded.thinking(args.thinking),
-        cloud: args.cloud.build()?,
+        cloud: args.cloud.build(&loaded.engine, &loaded.name)?,
         ..ServerConfig::new(args.model_id.unwrap_or_else(|| loaded.name.clone()))
     };
     // Connections need little; the cores belong to the model.
