@@ -19,8 +19,9 @@ import sys
 from faker import Faker
 from templates import NEGATIVES, TEMPLATES
 
-# Locales by language of the sentences. The rules were checked on the first; the others nobody looked at: English sentences with
-# values of other countries among them.
+# Locales by language of the sentences. The rules were written on `known`; misses of `held-out` were read later and mended, so that it
+# is no test any more. `unseen` and `other-scripts` nobody looked at: every one of them is all that Faker has beyond the others with
+# addresses and telephones of its own.
 LOCALES = {
     "known": {
         "en": ["en_US", "en_GB", "en_AU", "en_CA", "en_IN"],
@@ -47,6 +48,12 @@ LOCALES = {
         "pt": ["pt_PT"],
         "nl": ["nl_BE"],
         "zh": ["zh_TW"],
+    },
+    "unseen": {"en": ["az_AZ", "fr_DZ", "sl_SI", "vi_VN"]},
+    "other-scripts": {
+        "en": [
+            "ar_DZ", "bn_BD", "el_GR", "fa_IR", "he_IL", "hi_IN", "hy_AM", "ka_GE", "mk_MK", "mr_IN", "ne_NP", "ta_IN", "th_TH", "uk_UA",
+        ],
     },
 }
 

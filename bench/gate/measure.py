@@ -9,6 +9,7 @@ Without them those parts are left out.
 
 import argparse
 import collections
+import importlib.util
 import json
 import pathlib
 import random
@@ -63,9 +64,18 @@ def twins(tool, documents):
 
 
 def synthetic(arguments):
-    for name, options in [("known", ["--documents", "4000"]), ("held-out", ["--documents", "4000"]), ("clean", ["--negatives", "2000"])]:
-        locales = ["--locales", name] if name != "clean" else []
-        file = drawn("generate.py", "--seed", str(arguments.seed), *options, *locales)
+    sets = {
+        "known": ["generate.py", "--documents", "4000", "--locales", "known"],
+        "held-out": ["generate.py", "--documents", "4000", "--locales", "held-out"],
+        "unseen": ["generate.py", "--documents", "2000", "--locales", "unseen"],
+        "other-scripts": ["generate.py", "--documents", "2000", "--locales", "other-scripts"],
+        "independent": ["independent.py", "--documents", "4000"],
+        "clean": ["generate.py", "--negatives", "2000"],
+    }
+    for name, (script, *options) in sets.items():
+        if arguments.sets and name not in arguments.sets:
+            continue
+        file = drawn(script, "--seed", str(arguments.seed), *options)
         out = file.with_suffix(".json")
         print(f"\n=== {name}", flush=True)
         subprocess.run([arguments.lily, "gate", "eval", str(file), "--json", str(out), "--misses", str(arguments.misses)], check=True)
@@ -77,9 +87,16 @@ def synthetic(arguments):
 
 
 def secrets(arguments):
-    if not arguments.secret_rules:
-        return
-    documents = read(drawn("secrets.py", arguments.secret_rules, "--seed", str(arguments.seed), "--each", "10"))
+    lists = {"secrets": arguments.secret_rules}
+    if importlib.util.find_spec("detect_secrets"):
+        lists["secrets-second-list"] = "detect-secrets"
+    for name, rules in lists.items():
+        if rules:
+            secrets_of(arguments, name, rules)
+
+
+def secrets_of(arguments, name, rules):
+    documents = read(drawn("secrets.py", rules, "--seed", str(arguments.seed), "--each", "10"))
     total, right, missed = collections.Counter(), collections.Counter(), {}
     for document, found in zip(documents, spans(arguments.tool, [d["text"] for d in documents])):
         gold = document["spans"][0]
@@ -95,7 +112,7 @@ def secrets(arguments):
         print(f"  {kind}: {right[kind]} of {total[kind]}, such as {text!r}")
     # The drawn strings look like secrets, so they are not kept.
     kinds = {kind: [right[kind], total[kind]] for kind in sorted(total)}
-    save("secrets", {"seed": arguments.seed, "recall": recall, "kinds": kinds})
+    save(name, {"seed": arguments.seed, "recall": recall, "kinds": kinds})
 
 
 def noise(arguments):
@@ -156,6 +173,7 @@ def main():
     parser.add_argument("--secret-rules")
     parser.add_argument("--sources", nargs="*", default=[])
     parser.add_argument("--megabytes", type=float, default=20)
+    parser.add_argument("--sets", nargs="*", help="of the synthetic ones; default all")
     parser.add_argument("--misses", type=int, default=0)
     parser.add_argument("--only", nargs="*", choices=sorted(parts), default=list(parts))
     arguments = parser.parse_args()

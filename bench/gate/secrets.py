@@ -3,6 +3,10 @@
 RULES.toml is a gitleaks configuration, given by its path (it is not part of this repository). For each rule a few strings that match
 its regular expression are drawn at random and put into lines of code, configuration and prose. Strings that look like no secret are
 left out as the scanner itself would (its entropy floor). A line is `{"text", "spans", "kind"}` for `lily gate eval`.
+
+With `detect-secrets` instead of RULES.toml, the patterns are those of the PyPI package of that name: a second list, shorter, which the
+recognisers' table was not compared with. The first list covers the same providers as the table does, since both gather what providers
+document; what is independent in it is the strings and the lines they stand in.
 """
 
 import argparse
@@ -22,6 +26,29 @@ LOOSE = {
 }
 
 FRAMES = ["{}\n", "config:\n  {}\n", "# deploy notes\n{}\nend\n", "export X=1\n{}\n", "log: using {} now\n"]
+
+
+# Plugins of detect-secrets that take any text, look for words around it, or of which a drawn string is nothing in use.
+LOOSE_PLUGINS = {"basic_auth", "ip_public", "jwt", "npm", "private_key", "cloudant", "softlayer", "ibm_cloud_iam", "ibm_cos_hmac"}
+
+
+def plugins():
+    """The patterns of detect-secrets as rules."""
+    import importlib
+    import inspect
+    import pkgutil
+
+    import detect_secrets.plugins as package
+    from detect_secrets.plugins.base import RegexBasedDetector
+
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name in LOOSE_PLUGINS:
+            continue
+        loaded = importlib.import_module(f"{package.__name__}.{module.name}")
+        for _, found in inspect.getmembers(loaded, inspect.isclass):
+            if issubclass(found, RegexBasedDetector) and found.__module__ == loaded.__name__ and not inspect.isabstract(found):
+                for i, pattern in enumerate(found().denylist):
+                    yield {"id": f"{module.name}-{i + 1}", "regex": pattern.pattern}
 
 
 def entropy(text):
@@ -45,6 +72,9 @@ def simplify(pattern):
     pattern = pattern.replace("hooks.slack.com", r"hooks\.slack\.com").replace("xoxe.xox", r"xoxe\.xox")
     pattern = pattern.replace("[ A-Z0-9_-]{0,100}PRIVATE", " (?:RSA |EC |OPENSSH |)PRIVATE")
     pattern = pattern.replace(r"[\s\S-]{64,}?KEY", r"\n(?:[A-Za-z0-9+/]{64}\n){3}-----END PRIVATE KEY")
+    # What ends a secret is no part of it, and base64 has no backslashes and line ends in it unless something else escaped it.
+    pattern = re.sub(r"\(\?:\[\^a-zA-Z0-9\+/\]\|\\z\)$", "", pattern).replace(r"\/\\_+\-\r\n", r"\/_+\-")
+    pattern = pattern.replace(r"(?!\w)", "").replace(r'(?:\s|=|:|"|^)', "").replace(r'(?:\s|"|$)', "")
     # The drawing library stops at 100 repetitions.
     pattern = re.sub(r"(\[[^\]]+\]|\\w)\{(\d{3,})(?:,\d*)?\}", split_long, pattern)
     return re.sub(r"\(\?-?i(?::|\))", lambda m: "(?:" if m.group().endswith(":") else "", pattern).replace(r"\z", "$")
@@ -58,8 +88,11 @@ def main():
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     draw = rstr.Rstr(rng)
-    with open(arguments.rules, "rb") as file:
-        rules = tomllib.load(file)["rules"]
+    if arguments.rules == "detect-secrets":
+        rules = list(plugins())
+    else:
+        with open(arguments.rules, "rb") as file:
+            rules = tomllib.load(file)["rules"]
     skipped = []
     for rule in rules:
         pattern = rule.get("regex")
