@@ -9,20 +9,40 @@ constant constexpr uint PREFILL_SIMDGROUPS = 4;
 constant constexpr uint PREFILL_DIMS = HEAD_DIM / PREFILL_SIMDGROUPS;  // dimensions of the result a simdgroup has
 constant constexpr uint QUERY_PITCH = HEAD_DIM + 8;
 constant constexpr uint SCORE_PITCH = PREFILL_POSITIONS + 4;
-constant constexpr uint WEIGHT_PITCH = PREFILL_POSITIONS + 8;
+
+// What the matrix unit takes, M, is bfloat or float. For floats, keys and values become floats in registers, and queries
+// are kept as halves: of 32 rows of 256 floats there is no room for anything else in threadgroup memory, and halves
+// (11 bits) add an eighth of the rounding that the cache's keys (8 bits) have already. Queries are normed and divided by
+// 16, so that they are far from the ends of half's range.
+inline void load_cached(thread simdgroup_matrix<bfloat, 8, 8>& m, device const bfloat* p, bool transpose) {
+  simdgroup_load(m, p, HEAD_DIM, ulong2(0, 0), transpose);
+}
+inline void load_cached(thread simdgroup_matrix<float, 8, 8>& m, device const bfloat* p, bool transpose) {
+  simdgroup_matrix<bfloat, 8, 8> n;
+  simdgroup_load(n, p, HEAD_DIM, ulong2(0, 0), transpose);
+  for (uint e = 0; e < 2; e++) m.thread_elements()[e] = float(n.thread_elements()[e]);
+}
+// An element of type Q in threadgroup memory as one of type M.
+template <typename M, typename Q>
+inline void load_staged(thread simdgroup_matrix<M, 8, 8>& m, threadgroup const Q* p, uint pitch) {
+  simdgroup_matrix<Q, 8, 8> n;
+  simdgroup_load(n, p, pitch);
+  for (uint e = 0; e < 2; e++) m.thread_elements()[e] = M(float(n.thread_elements()[e]));
+}
 
 // Norms and rotation of q and k; k and v to the cache.
 //
 // Replaces: two norms, two rotations, two cache writes, conversions: 8 dispatches.
 // Grid: (heads + 2 kv_heads, ceil((tokens + 7) / 4)); threadgroup 128: a simdgroup has one head of one token.
 // projected [tokens, stride] f32: per head 256 query values then 256 gate values; then k, then v of all KV heads.
-// queries [tokens, heads, 256] bfloat, times log2(e) / 16, so that exp2 of a product with a key is the softmax's.
+// queries [tokens, heads, 256] Q, times log2(e) / 16, so that exp2 of a product with a key is the softmax's.
 // keys, values [slots, kv_heads, capacity, 256] bfloat; capacity is a multiple of 8. The values of the positions that
 // fill up the last 8 are set to zero: attention_prefill takes 8 at a time, and zero weights must not meet a NaN.
+template <typename Q>
 [[kernel, max_total_threads_per_threadgroup(PREFILL_SIMDGROUPS * 32)]] void attention_prepare(
     device const float* projected [[buffer(0)]], device const bfloat* q_gain [[buffer(1)]],
     device const bfloat* k_gain [[buffer(2)]], device const uint2* rates [[buffer(3)]],
-    device const PrefillChunk* chunk [[buffer(4)]], device bfloat* queries [[buffer(5)]],
+    device const PrefillChunk* chunk [[buffer(4)]], device Q* queries [[buffer(5)]],
     device bfloat* keys [[buffer(6)]], device bfloat* values [[buffer(7)]], constant AttentionShape& shape [[buffer(8)]],
     uint2 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
@@ -33,8 +53,8 @@ constant constexpr uint WEIGHT_PITCH = PREFILL_POSITIONS + 8;
       float v[PER_LANE];
       for (uint j = 0; j < PER_LANE; j++) v[j] = in[tg.x * 2 * HEAD_DIM + j * 32 + lane];
       norm_and_rotate(v, q_gain, rates, position, shape.eps, lane);
-      device bfloat* out = queries + (token * shape.heads + tg.x) * HEAD_DIM;
-      for (uint j = 0; j < PER_LANE; j++) out[j * 32 + lane] = bfloat(v[j] * (M_LOG2E_F / 16.0f));
+      device Q* out = queries + (token * shape.heads + tg.x) * HEAD_DIM;
+      for (uint j = 0; j < PER_LANE; j++) out[j * 32 + lane] = Q(v[j] * (M_LOG2E_F / 16.0f));
     }
     return;
   }
@@ -54,25 +74,27 @@ constant constexpr uint WEIGHT_PITCH = PREFILL_POSITIONS + 8;
     for (uint j = 0; j < PER_LANE; j++) values[at + j * 32 + lane] = bfloat(0.0f);
   }
 }
+template [[host_name("attention_prepare")]] [[kernel]] decltype(attention_prepare<bfloat>) attention_prepare<bfloat>;
+template [[host_name("attention_prepare_half")]] [[kernel]] decltype(attention_prepare<half>) attention_prepare<half>;
 
 // softmax(q k^T) v, times the sigmoid of the output gate.
 //
 // Replaces: scores, mask, softmax, product with the values, gate, conversion: 6 dispatches.
 // Grid: (ceil(tokens HEADS / 32), kv_heads); threadgroup 128. The last tiles, which see the most positions, go first.
-// queries, keys, values as attention_prepare leaves them; projected for the gates; y [tokens, heads * 256] bfloat.
+// queries, keys, values as attention_prepare leaves them; projected for the gates; y [tokens, heads * 256] M.
 // Per 64 positions: each simdgroup scores 16 of them for all rows; then it has 8 rows' softmax; then it adds all
 // positions to 64 of the dimensions, in registers. Keys and values go from device memory to registers once a tile.
-template <uint HEADS>
+// Weights take the scores' places.
+template <uint HEADS, typename Q, typename M>
 [[kernel, max_total_threads_per_threadgroup(PREFILL_SIMDGROUPS * 32)]] void attention_prefill(
-    device const bfloat* queries [[buffer(0)]], device const bfloat* keys [[buffer(1)]],
+    device const Q* queries [[buffer(0)]], device const bfloat* keys [[buffer(1)]],
     device const bfloat* values [[buffer(2)]], device const float* projected [[buffer(3)]],
-    device bfloat* y [[buffer(4)]], device const PrefillChunk* chunk [[buffer(5)]],
+    device M* y [[buffer(4)]], device const PrefillChunk* chunk [[buffer(5)]],
     constant AttentionShape& shape [[buffer(6)]], uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup uint4 query_tile[PREFILL_ROWS * QUERY_PITCH / 8];  // eight bfloats each
+  threadgroup uint4 query_tile[PREFILL_ROWS * QUERY_PITCH / 8];  // eight queries' values each
   threadgroup float scores[PREFILL_ROWS * SCORE_PITCH];
-  threadgroup bfloat weights[PREFILL_ROWS * WEIGHT_PITCH];
   threadgroup float shrink[PREFILL_SIMDGROUPS * 64];  // a diagonal matrix for each 8 rows
   threadgroup uint shrunk[PREFILL_SIMDGROUPS];        // whether it is not the identity
   threadgroup float divisors[PREFILL_ROWS];
@@ -85,7 +107,7 @@ template <uint HEADS>
   device const bfloat* k = keys + row0 * HEAD_DIM;
   device const bfloat* v = values + row0 * HEAD_DIM + sg * PREFILL_DIMS;
 
-  threadgroup const bfloat* q = (threadgroup const bfloat*)query_tile;
+  threadgroup const Q* q = (threadgroup const Q*)query_tile;
   // The tile's queries; zeros for tokens past the chunk, whose rows nobody stores.
   for (uint i = tid; i < PREFILL_ROWS * HEAD_DIM / 8; i += PREFILL_SIMDGROUPS * 32) {
     uint row = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), token = first + row / HEADS;
@@ -113,11 +135,11 @@ template <uint HEADS>
     for (uint i = 0; i < 4; i++)
       for (uint j = 0; j < 2; j++) s[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint d = 0; d < HEAD_DIM; d += 8) {
-      simdgroup_matrix<bfloat, 8, 8> mq[4], mk;
-      for (uint i = 0; i < 4; i++) simdgroup_load(mq[i], q + 8 * i * QUERY_PITCH + d, QUERY_PITCH);
+      simdgroup_matrix<M, 8, 8> mq[4], mk;
+      for (uint i = 0; i < 4; i++) load_staged(mq[i], q + 8 * i * QUERY_PITCH + d, QUERY_PITCH);
       for (uint j = 0; j < 2; j++) {
         if (p + 8 * j >= end) continue;
-        simdgroup_load(mk, k + (p + 8 * j) * HEAD_DIM + d, HEAD_DIM, ulong2(0, 0), true);
+        load_cached(mk, k + (p + 8 * j) * HEAD_DIM + d, true);
         for (uint i = 0; i < 4; i++) simdgroup_multiply_accumulate(s[i][j], mq[i], mk, s[i][j]);
       }
     }
@@ -135,11 +157,11 @@ template <uint HEADS>
       float b = p0 + 32 + lane <= limit ? scores[row * SCORE_PITCH + 32 + lane] : -INFINITY;
       // Every row sees position 0, so the largest is finite from the first step on.
       float top = max(largest[r], simd_max(max(a, b))), f = exp2(largest[r] - top);
-      // Rounded for the matrix unit; the sum is of the rounded weights, so that they add up to one exactly.
-      bfloat wa = bfloat(exp2(a - top)), wb = bfloat(exp2(b - top));
-      sum[r] = sum[r] * f + simd_sum(float(wa) + float(wb));
-      weights[row * WEIGHT_PITCH + lane] = wa;
-      weights[row * WEIGHT_PITCH + 32 + lane] = wb;
+      // As the matrix unit takes them; the sum is of the rounded weights, so that they add up to one exactly.
+      float wa = float(M(exp2(a - top))), wb = float(M(exp2(b - top)));
+      sum[r] = sum[r] * f + simd_sum(wa + wb);
+      scores[row * SCORE_PITCH + lane] = wa;
+      scores[row * SCORE_PITCH + 32 + lane] = wb;
       any_shrunk = any_shrunk || top > largest[r];
       largest[r] = top;
       if (lane == 0) shrink[sg * 64 + r * 9] = f;
@@ -155,13 +177,16 @@ template <uint HEADS>
       }
     }
     for (uint n = 0; n < PREFILL_POSITIONS && p0 + n < end; n += 8) {
-      simdgroup_matrix<bfloat, 8, 8> mw[4], mv;
-      for (uint i = 0; i < 4; i++) simdgroup_load(mw[i], weights + 8 * i * WEIGHT_PITCH + n, WEIGHT_PITCH);
+      simdgroup_matrix<M, 8, 8> mw[4], mv;
+      threadgroup const float* weights = scores + n;
+      for (uint i = 0; i < 4; i++) load_staged(mw[i], weights + 8 * i * SCORE_PITCH, SCORE_PITCH);
       for (uint j = 0; j < 8; j++) {
-        simdgroup_load(mv, v + (p0 + n) * HEAD_DIM + 8 * j, HEAD_DIM);
+        load_cached(mv, v + (p0 + n) * HEAD_DIM + 8 * j, false);
         for (uint i = 0; i < 4; i++) simdgroup_multiply_accumulate(out[i][j], mw[i], mv, out[i][j]);
       }
     }
+    // The next scores take the weights' places.
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
   if (lane == 0)
@@ -177,13 +202,20 @@ template <uint HEADS>
       for (uint c = lane; c < PREFILL_DIMS; c += 32) {
         uint dim = sg * PREFILL_DIMS + c;
         float gate = projected[token * shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + dim];
-        y[(token * shape.heads + head) * HEAD_DIM + dim] = bfloat(mine[r * SCORE_PITCH + c] / divisors[row] * sigmoid(gate));
+        y[(token * shape.heads + head) * HEAD_DIM + dim] = M(mine[r * SCORE_PITCH + c] / divisors[row] * sigmoid(gate));
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
-template [[host_name("attention_prefill_1")]] [[kernel]] decltype(attention_prefill<1>) attention_prefill<1>;
-template [[host_name("attention_prefill_2")]] [[kernel]] decltype(attention_prefill<2>) attention_prefill<2>;
-template [[host_name("attention_prefill_4")]] [[kernel]] decltype(attention_prefill<4>) attention_prefill<4>;
-template [[host_name("attention_prefill_8")]] [[kernel]] decltype(attention_prefill<8>) attention_prefill<8>;
+#define FLASH(name, heads, queries, matrix) \
+  template [[host_name(name #heads)]] [[kernel]] \
+  decltype(attention_prefill<heads, queries, matrix>) attention_prefill<heads, queries, matrix>;
+FLASH("attention_prefill_", 1, bfloat, bfloat)
+FLASH("attention_prefill_", 2, bfloat, bfloat)
+FLASH("attention_prefill_", 4, bfloat, bfloat)
+FLASH("attention_prefill_", 8, bfloat, bfloat)
+FLASH("attention_prefill_float_", 1, half, float)
+FLASH("attention_prefill_float_", 2, half, float)
+FLASH("attention_prefill_float_", 4, half, float)
+FLASH("attention_prefill_float_", 8, half, float)

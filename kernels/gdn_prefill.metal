@@ -271,13 +271,14 @@ constant constexpr uint GDN_SCAN_VALUES = 64;             // rows of a state a t
     for (uint d = 0; d < 16; d++) simdgroup_store(s[r][d], own + 8 * r * GDN_DIM + 8 * d, GDN_DIM);
 }
 
-// y = rmsnorm(o) gain silu(z), rounded for the output projection.
+// y = rmsnorm(o) gain silu(z), as the output projection's matrix unit takes it: T is bfloat or float.
 //
 // Replaces: norm, SiLU, product, conversion: 4 dispatches. Grid: (value_heads, ceil(tokens / 4)); threadgroup 128: a
-// simdgroup has one head of one token. projected, o as above; gain [GDN_DIM]; y [tokens, value_heads * GDN_DIM] bfloat.
+// simdgroup has one head of one token. projected, o as above; gain [GDN_DIM]; y [tokens, value_heads * GDN_DIM] T.
+template <typename T>
 [[kernel, max_total_threads_per_threadgroup(GDN_PREFILL_SIMDGROUPS * 32)]] void gdn_gate(
     device const float* projected [[buffer(0)]], device const float4* o [[buffer(1)]],
-    device const bfloat4* gain [[buffer(2)]], device bfloat4* y [[buffer(3)]], device const PrefillChunk* chunk [[buffer(4)]],
+    device const bfloat4* gain [[buffer(2)]], device vec<T, 4>* y [[buffer(3)]], device const PrefillChunk* chunk [[buffer(4)]],
     constant GdnShape& shape [[buffer(5)]], uint2 tg [[threadgroup_position_in_grid]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   uint token = tg.y * GDN_PREFILL_SIMDGROUPS + sg, head = tg.x;
@@ -288,6 +289,8 @@ constant constexpr uint GDN_SCAN_VALUES = 64;             // rows of a state a t
     float factor = precise::rsqrt(simd_sum(dot(v, v)) / float(GDN_DIM) + shape.eps);
     float4 z = ((device const float4*)(projected + token * shape.stride + channels + head * GDN_DIM))[lane];
     float4 open = float4(silu(z.x), silu(z.y), silu(z.z), silu(z.w));
-    y[at] = bfloat4(v * factor * float4(gain[lane]) * open);
+    y[at] = vec<T, 4>(v * factor * float4(gain[lane]) * open);
   }
 }
+template [[host_name("gdn_gate")]] [[kernel]] decltype(gdn_gate<bfloat>) gdn_gate<bfloat>;
+template [[host_name("gdn_gate_float")]] [[kernel]] decltype(gdn_gate<float>) gdn_gate<float>;

@@ -1,4 +1,7 @@
 // Matrix times matrix for prefill: 4 or 8-bit weights dequantised inside the tile (see gemm.metal.h).
+//
+// Tiles are float where the matrix unit takes floats at full rate (Apple's), bfloat where it wants 16 bits (tensor
+// cores): lily_gpu's routes::products says which. The router's products are float always.
 #include "gemm.metal.h"
 #include "shapes.metal.h"
 
@@ -21,7 +24,6 @@ template <typename T, uint ROWS, typename O, bool ADD>
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup vec<T, 4> input_tile[ROWS * TILE_PITCH / 4];
   threadgroup vec<T, 4> weight_tile[TILE_COLS * TILE_PITCH / 4];
-  threadgroup float results[RESULT_FLOATS];
   threadgroup T* inputs = (threadgroup T*)input_tile;
   threadgroup T* weights = (threadgroup T*)weight_tile;
   uint tokens = chunk->tokens, token0 = tg.y * ROWS;
@@ -59,7 +61,7 @@ template <typename T, uint ROWS, typename O, bool ADD>
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  threadgroup float* mine = results + sg * 8 * RESULT_PITCH;
+  threadgroup float* mine = results_of<T>(weight_tile, sg);
   uint out_row = row0 + sg % 2 * 32 + lane;
   for (uint i = 0; i < ROWS / 16; i++) {
     for (uint j = 0; j < 4; j++) simdgroup_store(sums[i][j], mine + 8 * j, RESULT_PITCH);
@@ -83,5 +85,7 @@ GEMM("gemm_add_", bfloat, 32, float, true)
 GEMM("gemm_add_", bfloat, 64, float, true)
 GEMM("gemm_bfloat_", bfloat, 32, bfloat, false)
 GEMM("gemm_bfloat_", bfloat, 64, bfloat, false)
-// Inputs and weights in f32, for the router and the shared expert's gate.
 GEMM("gemm_float_", float, 32, float, false)
+GEMM("gemm_float_", float, 64, float, false)
+GEMM("gemm_float_add_", float, 32, float, true)
+GEMM("gemm_float_add_", float, 64, float, true)

@@ -2,8 +2,8 @@
 //
 // A threadgroup of four simdgroups, two by two, computes ROWS inputs times TILE_COLS weight rows, TILE_DEPTH columns
 // at a time: a thread loads its part of the next step's inputs and weights while the simdgroups multiply this step's.
-// T is what the matrix unit takes (bfloat, or float for the router); sums are f32. Weights are rounded to T, so
-// expanded weights exist in 5 KB of threadgroup memory only.
+// T is what the matrix unit takes, float or bfloat; sums are f32. Weights are rounded to T, so expanded weights exist in
+// 5 KB (bfloat) or 10 KB (float) of threadgroup memory only.
 #pragma once
 #include "common.metal.h"
 
@@ -14,11 +14,19 @@ constant constexpr uint TILE_DEPTH = CHUNK;
 // Elements between two rows in threadgroup memory: not a multiple of 64 bytes, so that a column's elements lie in
 // different banks, and a multiple of 16 bytes.
 constant constexpr uint TILE_PITCH = TILE_DEPTH + 8;
-// Results leave through threadgroup memory, 8 rows of 32 at a time and simdgroup.
+// Results leave through threadgroup memory, 8 rows of 32 at a time and simdgroup: in the weights' tile, which nobody
+// needs any more then.
 constant constexpr uint RESULT_PITCH = 36;
 constant constexpr uint RESULT_FLOATS = TILE_SIMDGROUPS * 8 * RESULT_PITCH;
 
 typedef simdgroup_matrix<float, 8, 8> Sums;
+
+// A simdgroup's place for 8 rows of 32 results. Behind a barrier that ends the last use of the tile.
+template <typename T>
+inline threadgroup float* results_of(threadgroup vec<T, 4>* weight_tile, uint sg) {
+  static_assert(TILE_COLS * TILE_PITCH * sizeof(T) >= RESULT_FLOATS * sizeof(float), "the results need the tile's room");
+  return (threadgroup float*)weight_tile + sg * 8 * RESULT_PITCH;
+}
 
 // A thread's 16 weights of a step.
 struct TileWeights {

@@ -109,10 +109,12 @@ PROJECT("add_", 4, false, true)
 PROJECT("add_", 8, false, true)
 
 struct EmbedShape {
-  uint cols;
+  uint cols;  // a multiple of 64
+  uint rows;  // of the table
 };
 
-// y = row `ids[token]` of the embedding, dequantised. The ids are the token slots that the sampler writes.
+// y = row `ids[token]` of the embedding, dequantised. The ids are the token slots that the sampler writes: where all
+// logits are NaN it writes an id behind the last (UINT_MAX), which reads the last row here. The host finds the NaN.
 // Grid: (ceil(cols / (32 * 32)), tokens); threadgroup 32: a lane writes 32 columns.
 kernel void embed(device const uint* ids [[buffer(0)]], device const uint4* w [[buffer(1)]],
                   device const bfloat* scales [[buffer(2)]], device const bfloat* biases [[buffer(3)]],
@@ -120,7 +122,7 @@ kernel void embed(device const uint* ids [[buffer(0)]], device const uint4* w [[
                   uint2 tg [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
   uint i = tg.x * 32 + lane, chunks = shape.cols / CHUNK;
   if (i >= chunks) return;
-  uint row = ids[tg.y], g = row * (shape.cols / GROUP) + i / (GROUP / CHUNK);
+  uint row = min(ids[tg.y], shape.rows - 1), g = row * (shape.cols / GROUP) + i / (GROUP / CHUNK);
   uint4 q = w[row * chunks + i];
   float scale = float(scales[g]), bias = float(biases[g]);
   for (uint j = 0; j < 8; j++) {

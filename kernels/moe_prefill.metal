@@ -124,12 +124,14 @@ struct ExpertMatrix {
 
 // silu(gate x) up x of one tile: ROWS rows of x, 32 of h's columns. The weight rows of the tile are 16 of gate, 16 of
 // up, 16 of gate, 16 of up, so that a simdgroup has both for its 16 columns in the same lanes.
-// `source` is the thread's row of x; row r of the tile goes to h + r * width where r < count, times factors[r].
-template <uint ROWS>
-inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertMatrix gate, ExpertMatrix up, uint width,
-                         uint column0, device bfloat* h, uint count, threadgroup const float* factors,
-                         threadgroup bfloat* inputs, threadgroup bfloat* weights, threadgroup float* results, uint tid,
-                         uint sg, uint lane) {
+// T is what the matrix unit takes, float or bfloat. `source` is the thread's row of x; row r of the tile goes to
+// h + r * width where r < count, times factors[r].
+template <typename T, uint ROWS>
+inline void gate_up_tile(device const T* x, uint source, uint cols, ExpertMatrix gate, ExpertMatrix up, uint width,
+                         uint column0, device T* h, uint count, threadgroup const float* factors,
+                         threadgroup vec<T, 4>* input_tile, threadgroup vec<T, 4>* weight_tile, uint tid, uint sg, uint lane) {
+  threadgroup T* inputs = (threadgroup T*)input_tile;
+  threadgroup T* weights = (threadgroup T*)weight_tile;
   uint weight_row = tid / 2, row_column = tid % 2 * 16, source_column = input_column<ROWS>(tid);
   bool second = weight_row / 16 % 2 == 1;
   device const uint4* w = second ? up.w : gate.w;
@@ -139,21 +141,21 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
 
   Sums sums[ROWS / 16][4];
   clear_sums<ROWS / 16>(sums);
-  TileInputs<bfloat, ROWS> next_inputs = fetch_inputs<bfloat, ROWS>(x, source, cols, source_column);
+  TileInputs<T, ROWS> next_inputs = fetch_inputs<T, ROWS>(x, source, cols, source_column);
   TileWeights next_weights = fetch_weights(w, scales, biases, row, cols, row_column, false);
   for (uint k = 0; k < cols; k += TILE_DEPTH) {
-    put_inputs<bfloat, ROWS>(inputs, tid, next_inputs);
-    put_weights<bfloat>(weights, weight_row, row_column, next_weights, false);
+    put_inputs<T, ROWS>(inputs, tid, next_inputs);
+    put_weights<T>(weights, weight_row, row_column, next_weights, false);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (k + TILE_DEPTH < cols) {
-      next_inputs = fetch_inputs<bfloat, ROWS>(x, source, cols, k + TILE_DEPTH + source_column);
+      next_inputs = fetch_inputs<T, ROWS>(x, source, cols, k + TILE_DEPTH + source_column);
       next_weights = fetch_weights(w, scales, biases, row, cols, k + TILE_DEPTH + row_column, false);
     }
-    multiply_step<bfloat, ROWS / 16>(inputs, weights, sums, sg);
+    multiply_step<T, ROWS / 16>(inputs, weights, sums, sg);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  threadgroup float* mine = results + sg * 8 * RESULT_PITCH;
+  threadgroup float* mine = results_of<T>(weight_tile, sg);
   uint column = column0 + sg % 2 * 16 + lane % 16;
   for (uint i = 0; i < ROWS / 16; i++) {
     for (uint j = 0; j < 2; j++) {
@@ -166,7 +168,7 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
     for (uint half_row = 0; half_row < 4; half_row++) {
       uint r = half_row * 2 + lane / 16, row_of_tile = sg / 2 * (ROWS / 2) + 8 * i + r;
       if (row_of_tile < count && column < width)
-        h[row_of_tile * width + column] = bfloat(mine[r * RESULT_PITCH + lane % 16] * factors[row_of_tile]);
+        h[row_of_tile * width + column] = T(mine[r * RESULT_PITCH + lane % 16] * factors[row_of_tile]);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
@@ -175,20 +177,20 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
 // h = score silu(gate_e x) up_e x for every pair, in order of expert.
 //
 // Replaces: gather, dequantisation of two expert tensors, two grouped products, SwiGLU: 6 dispatches.
-// Grid: (ceil(width / 32), capacity of blocks); threadgroup 128. x [tokens, hidden] bfloat; scores [tokens * chosen]
+// Grid: (ceil(width / 32), capacity of blocks); threadgroup 128. x [tokens, hidden] T; scores [tokens * chosen]
 // f32; pairs, blocks as moe_sort and moe_blocks leave them; matrices [experts, width, hidden], 4 bits;
-// h [tokens * chosen, width] bfloat.
+// h [tokens * chosen, width] T.
+template <typename T>
 [[kernel, max_total_threads_per_threadgroup(TILE_THREADS)]] void experts_gate_up(
-    device const bfloat* x [[buffer(0)]], device const float* scores [[buffer(1)]], device const uint* pairs [[buffer(2)]],
+    device const T* x [[buffer(0)]], device const float* scores [[buffer(1)]], device const uint* pairs [[buffer(2)]],
     device const uint4* blocks [[buffer(3)]], device const uint4* gate_w [[buffer(4)]],
     device const bfloat* gate_s [[buffer(5)]], device const bfloat* gate_b [[buffer(6)]],
     device const uint4* up_w [[buffer(7)]], device const bfloat* up_s [[buffer(8)]],
-    device const bfloat* up_b [[buffer(9)]], device bfloat* h [[buffer(10)]], constant MoeShape& shape [[buffer(11)]],
+    device const bfloat* up_b [[buffer(9)]], device T* h [[buffer(10)]], constant MoeShape& shape [[buffer(11)]],
     uint2 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup bfloat4 input_tile[EXPERT_ROWS * TILE_PITCH / 4];
-  threadgroup bfloat4 weight_tile[TILE_COLS * TILE_PITCH / 4];
-  threadgroup float results[RESULT_FLOATS];
+  threadgroup vec<T, 4> input_tile[EXPERT_ROWS * TILE_PITCH / 4];
+  threadgroup vec<T, 4> weight_tile[TILE_COLS * TILE_PITCH / 4];
   threadgroup float factors[EXPERT_ROWS];
   uint4 block = blocks[tg.y];
   uint expert = block.x, first = block.y, count = block.z;
@@ -198,27 +200,28 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
   uint source = pairs[first + min(input_row<EXPERT_ROWS>(tid), count - 1)] / shape.chosen;
   ExpertMatrix gate = {gate_w, gate_s, gate_b, expert * shape.width};
   ExpertMatrix up = {up_w, up_s, up_b, expert * shape.width};
-  gate_up_tile<EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.width, tg.x * 32, h + first * shape.width, count,
-                            factors, (threadgroup bfloat*)input_tile, (threadgroup bfloat*)weight_tile, results, tid, sg,
-                            lane);
+  gate_up_tile<T, EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.width, tg.x * 32, h + first * shape.width, count,
+                               factors, input_tile, weight_tile, tid, sg, lane);
 }
+template [[host_name("experts_gate_up")]] [[kernel]] decltype(experts_gate_up<bfloat>) experts_gate_up<bfloat>;
+template [[host_name("experts_gate_up_float")]] [[kernel]] decltype(experts_gate_up<float>) experts_gate_up<float>;
 
 // h = sigmoid(shared gate) silu(gate x) up x: the shared expert of every token.
 //
 // Replaces: dequantisation, two products, SwiGLU, gate: 7 dispatches.
 // Grid: (ceil(shared width / 32), ceil(tokens / 32)); threadgroup 128. logits [tokens, stride] f32: the shared gate's
-// stands behind those of the experts. matrices [shared width, hidden], 4 bits; h [tokens, shared width] bfloat.
+// stands behind those of the experts. matrices [shared width, hidden], 4 bits; h [tokens, shared width] T.
+template <typename T>
 [[kernel, max_total_threads_per_threadgroup(TILE_THREADS)]] void shared_gate_up(
-    device const bfloat* x [[buffer(0)]], device const float* logits [[buffer(1)]],
+    device const T* x [[buffer(0)]], device const float* logits [[buffer(1)]],
     device const PrefillChunk* chunk [[buffer(2)]], device const uint4* gate_w [[buffer(3)]],
     device const bfloat* gate_s [[buffer(4)]], device const bfloat* gate_b [[buffer(5)]],
     device const uint4* up_w [[buffer(6)]], device const bfloat* up_s [[buffer(7)]],
-    device const bfloat* up_b [[buffer(8)]], device bfloat* h [[buffer(9)]], constant MoeShape& shape [[buffer(10)]],
+    device const bfloat* up_b [[buffer(8)]], device T* h [[buffer(9)]], constant MoeShape& shape [[buffer(10)]],
     uint2 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup bfloat4 input_tile[EXPERT_ROWS * TILE_PITCH / 4];
-  threadgroup bfloat4 weight_tile[TILE_COLS * TILE_PITCH / 4];
-  threadgroup float results[RESULT_FLOATS];
+  threadgroup vec<T, 4> input_tile[EXPERT_ROWS * TILE_PITCH / 4];
+  threadgroup vec<T, 4> weight_tile[TILE_COLS * TILE_PITCH / 4];
   threadgroup float factors[EXPERT_ROWS];
   uint tokens = chunk->tokens, first = tg.y * EXPERT_ROWS;
   if (first >= tokens) return;
@@ -227,29 +230,30 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
   uint source = first + min(input_row<EXPERT_ROWS>(tid), count - 1);
   ExpertMatrix gate = {gate_w, gate_s, gate_b, 0u};
   ExpertMatrix up = {up_w, up_s, up_b, 0u};
-  gate_up_tile<EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.shared_width, tg.x * 32,
-                            h + first * shape.shared_width, count, factors, (threadgroup bfloat*)input_tile,
-                            (threadgroup bfloat*)weight_tile, results, tid, sg, lane);
+  gate_up_tile<T, EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.shared_width, tg.x * 32,
+                               h + first * shape.shared_width, count, factors, input_tile, weight_tile, tid, sg, lane);
 }
+template [[host_name("shared_gate_up")]] [[kernel]] decltype(shared_gate_up<bfloat>) shared_gate_up<bfloat>;
+template [[host_name("shared_gate_up_float")]] [[kernel]] decltype(shared_gate_up<float>) shared_gate_up<float>;
 
 // y[pair] = down_e h[pair], back in order of pair.
 //
 // Replaces: dequantisation of an expert tensor, grouped product, scatter: 3 dispatches.
-// Grid: (ceil(hidden / 64), capacity of blocks); threadgroup 128. h [tokens * chosen, width] bfloat in order of
+// Grid: (ceil(hidden / 64), capacity of blocks); threadgroup 128. h [tokens * chosen, width] T in order of
 // expert; down [experts, hidden, width], 4 bits; y [tokens * chosen, hidden] f32.
+template <typename T>
 [[kernel, max_total_threads_per_threadgroup(TILE_THREADS)]] void experts_down(
-    device const bfloat* h [[buffer(0)]], device const uint* pairs [[buffer(1)]], device const uint4* blocks [[buffer(2)]],
+    device const T* h [[buffer(0)]], device const uint* pairs [[buffer(1)]], device const uint4* blocks [[buffer(2)]],
     device const uint4* down_w [[buffer(3)]], device const bfloat* down_s [[buffer(4)]],
     device const bfloat* down_b [[buffer(5)]], device float* y [[buffer(6)]], constant MoeShape& shape [[buffer(7)]],
     uint2 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup bfloat4 input_tile[EXPERT_ROWS * TILE_PITCH / 4];
-  threadgroup bfloat4 weight_tile[TILE_COLS * TILE_PITCH / 4];
-  threadgroup float results[RESULT_FLOATS];
+  threadgroup vec<T, 4> input_tile[EXPERT_ROWS * TILE_PITCH / 4];
+  threadgroup vec<T, 4> weight_tile[TILE_COLS * TILE_PITCH / 4];
   threadgroup uint pair_of[EXPERT_ROWS];
   uint4 block = blocks[tg.y];
-  threadgroup bfloat* inputs = (threadgroup bfloat*)input_tile;
-  threadgroup bfloat* weights = (threadgroup bfloat*)weight_tile;
+  threadgroup T* inputs = (threadgroup T*)input_tile;
+  threadgroup T* weights = (threadgroup T*)weight_tile;
   uint expert = block.x, first = block.y, count = block.z, cols = shape.width;
   if (count == 0) return;
   if (tid < count) pair_of[tid] = pairs[first + tid];
@@ -258,21 +262,21 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
 
   Sums sums[EXPERT_ROWS / 16][4];
   clear_sums<EXPERT_ROWS / 16>(sums);
-  TileInputs<bfloat, EXPERT_ROWS> next_inputs = fetch_inputs<bfloat, EXPERT_ROWS>(h, source, cols, source_column);
+  TileInputs<T, EXPERT_ROWS> next_inputs = fetch_inputs<T, EXPERT_ROWS>(h, source, cols, source_column);
   TileWeights next_weights = fetch_weights(down_w, down_s, down_b, row, cols, row_column, false);
   for (uint k = 0; k < cols; k += TILE_DEPTH) {
-    put_inputs<bfloat, EXPERT_ROWS>(inputs, tid, next_inputs);
-    put_weights<bfloat>(weights, tid / 2, row_column, next_weights, false);
+    put_inputs<T, EXPERT_ROWS>(inputs, tid, next_inputs);
+    put_weights<T>(weights, tid / 2, row_column, next_weights, false);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (k + TILE_DEPTH < cols) {
-      next_inputs = fetch_inputs<bfloat, EXPERT_ROWS>(h, source, cols, k + TILE_DEPTH + source_column);
+      next_inputs = fetch_inputs<T, EXPERT_ROWS>(h, source, cols, k + TILE_DEPTH + source_column);
       next_weights = fetch_weights(down_w, down_s, down_b, row, cols, k + TILE_DEPTH + row_column, false);
     }
-    multiply_step<bfloat, EXPERT_ROWS / 16>(inputs, weights, sums, sg);
+    multiply_step<T, EXPERT_ROWS / 16>(inputs, weights, sums, sg);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  threadgroup float* mine = results + sg * 8 * RESULT_PITCH;
+  threadgroup float* mine = results_of<T>(weight_tile, sg);
   uint column = tg.x * TILE_COLS + sg % 2 * 32 + lane;
   for (uint i = 0; i < EXPERT_ROWS / 16; i++) {
     for (uint j = 0; j < 4; j++) simdgroup_store(sums[i][j], mine + 8 * j, RESULT_PITCH);
@@ -285,6 +289,8 @@ inline void gate_up_tile(device const bfloat* x, uint source, uint cols, ExpertM
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
+template [[host_name("experts_down")]] [[kernel]] decltype(experts_down<bfloat>) experts_down<bfloat>;
+template [[host_name("experts_down_float")]] [[kernel]] decltype(experts_down<float>) experts_down<float>;
 
 // residual += sum over a token's pairs of y, in order of choice. Scores are in h already.
 //

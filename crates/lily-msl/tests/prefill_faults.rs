@@ -14,9 +14,15 @@ use lily_msl::soft::{Arg, Dispatch, Fault, FaultKind, SoftError, SoftLibrary};
 /// The kernels of `root` with one occurrence of `from` in the file `changed` replaced by `to`. Of a template's
 /// instantiations only those stay that the tests here run.
 fn seeded(root: &str, changed: &str, from: &str, to: &str, occurrence: usize) -> lily_msl::Unit {
+    let used = [
+        "GEMM(\"gemm_\", bfloat, 32",
+        "FLASH(\"attention_prefill_\", 4",
+        "template [[host_name(\"attention_prepare\")]]",
+        "template [[host_name(\"experts_down\")]]",
+    ];
     let kept = |line: &&str| {
-        let other = line.starts_with("GEMM(") || line.starts_with("template [[host_name(");
-        !other || line.starts_with("GEMM(\"gemm_\", bfloat, 32") || line.contains("attention_prefill_4")
+        let instance = ["GEMM(", "FLASH(", "template [[host_name("].iter().any(|s| line.starts_with(s));
+        !instance || used.iter().any(|s| line.starts_with(s))
     };
     let text = kernel_text(changed).lines().filter(kept).collect::<Vec<&str>>().join("\n");
     let (at, _) =
@@ -124,18 +130,20 @@ fn a_wrong_address_space_is_no_kernel() {
     assert!(!accepted && log.contains("put_weights"), "{log}");
 }
 
-/// A chunk of five tokens through both dispatches of attention; the results.
+/// A chunk of five tokens behind 66 others through both dispatches of attention; the results.
 fn attention(lib: &SoftLibrary, seed: u32) -> Result<Vec<bf16>, Box<Fault>> {
     const D: usize = 256;
     let mut r = Random(2);
-    let (tokens, heads, capacity) = (5usize, 4usize, 16usize);
+    let (tokens, heads, start, capacity) = (5usize, 4usize, 66usize, 80usize);
     let stride = heads * 2 * D + 2 * D;
     let projected = floats(&mut r, tokens * stride);
     let gain = bfloats(&mut r, D, 0.5, 1.0);
     let rates = common::attention::rates();
     let shape = [heads as u32, 1, capacity as u32, 0, 0, stride as u32, EPS.to_bits()];
-    let chunk = chunk(0, tokens, 0);
-    let (mut keys, mut values) = (vec![bf16::NAN; capacity * D], vec![bf16::NAN; capacity * D]);
+    let chunk = chunk(start, tokens, 0);
+    let (mut keys, mut values) = (bfloats(&mut r, start * D, 1.0, 0.0), bfloats(&mut r, start * D, 1.0, 0.0));
+    keys.resize(capacity * D, bf16::NAN);
+    values.resize(capacity * D, bf16::NAN);
     let mut queries = vec![bf16::NAN; tokens * heads * D];
     let mut y = vec![bf16::NAN; tokens * heads * D];
     let a = vec![
@@ -171,8 +179,8 @@ fn missing_barriers_of_attention_are_races() {
     for seed in SEEDS {
         assert!(attention(&sound, seed).unwrap().iter().all(|v| v.is_finite()));
     }
-    // Behind the queries, the scores, the weights, the divisors.
-    for n in 0..4 {
+    // Behind the queries, the scores, the weights, their use, the divisors.
+    for n in 0..5 {
         let lib = checked(&seeded(file, file, BARRIER, "", n), &c);
         for seed in SEEDS {
             let f = attention(&lib, seed).expect_err(&format!("barrier {n}"));

@@ -22,7 +22,7 @@ pub(crate) use load::{rotary_rates, tensors};
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},
     error::{GpuError, Result},
-    plan::{DecodeShape, ModelShape, PrefillShape},
+    plan::{DecodeShape, ModelShape, PrefillShape, routes::products},
 };
 use cache::Cache;
 use load::Weights;
@@ -126,7 +126,7 @@ impl GpuModel {
         tracing::info!("{}: {}", device.facts().name, tensors.report);
         Ok(Self {
             cache: Cache::new(&weights.config),
-            shape: ModelShape::from_weights(&weights),
+            shape: ModelShape::from_weights(&weights).with_products(products(device.facts())),
             fingerprint: check::fingerprint(&weights),
             _weights: weights,
             tensors,

@@ -204,7 +204,7 @@ impl<'a> Decode<'a> {
             .read_all("ids", "uint", self.ids)
             .matrix(["w", "scales", "biases"], views, Share::Of(tokens, c.vocab_size))
             .write("y", "float4", self.residual, tokens * hidden * F32)
-            .inline("shape", "EmbedShape", vec![("cols", Scalar::U32(hidden as u32))])
+            .inline("shape", "EmbedShape", embed_shape(hidden, c.vocab_size))
             .run([(hidden / 32).div_ceil(32), tokens, 1], 32);
     }
 
@@ -473,6 +473,11 @@ pub(super) fn project(
     op = op.inline("shape", "ProjectShape", project_shape(matrices, eps));
     op = with_matrices(op, &views);
     op.threadgroup(matrices[0].staged_bytes()).run([blocks, tokens, 1], (SIMDGROUPS * 32) as u32);
+}
+
+/// The structure of the embedding.
+pub(super) fn embed_shape(cols: usize, rows: usize) -> Vec<(&'static str, Scalar)> {
+    vec![("cols", Scalar::U32(cols as u32)), ("rows", Scalar::U32(rows as u32))]
 }
 
 /// The structure that projections of decode and prefill share.

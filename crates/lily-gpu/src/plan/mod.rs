@@ -21,7 +21,7 @@ pub use decode::{DecodeShape, Head, Ids, decode_plan};
 pub use prefill::{PrefillHead, PrefillShape, prefill_plan};
 pub use ranges::RangeSet;
 pub use report::report;
-pub use shape::{MatrixInfo, ModelShape};
+pub use shape::{MatrixInfo, ModelShape, Products};
 
 /// Names a buffer inside its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,16 +2,16 @@
 //!
 //! Weights are dequantised inside the matrix tiles, experts are chosen and sorted by kernels: nothing of a chunk is
 //! known to the host before it ends, and no expanded weight reaches memory. The residual stream, the router and the GDN
-//! state stay in f32; what enters a matrix unit is BF16.
+//! state stay in f32; what enters a matrix unit is f32 or BF16 ([`Products`]).
 //!
 //! One plan serves every chunk up to the size its grids were made for; how many tokens there are stands in the input.
 
 use lily_model::LayerType;
 
 use super::{
-    BufferKind, MatrixInfo, ModelShape, Plan, PlanBuilder, Scalar, View,
+    BufferKind, MatrixInfo, ModelShape, Plan, PlanBuilder, Products, Scalar, View,
     build::Share,
-    decode::{project, project_shape, with_matrices},
+    decode::{embed_shape, project, project_shape, with_matrices},
     routes,
 };
 
@@ -113,9 +113,9 @@ struct Prefill<'a> {
     ids: View,
     chunk: View,
     residual: View,
-    /// Normed rows, BF16.
+    /// Normed rows, as the products take them.
     normed: View,
-    /// A mixer's result, BF16.
+    /// A mixer's result, as the products take it.
     mixed: View,
 }
 
@@ -130,8 +130,9 @@ impl<'a> Prefill<'a> {
         let attention = c.num_attention_heads * c.head_dim;
         let wide = c.gdn_value_width().max(attention);
         let residual = b.buffer("residual", s.tokens * c.hidden_size * F32, BufferKind::Scratch);
-        let normed = b.buffer("prefill_normed", s.tokens * c.hidden_size * BF16, BufferKind::Scratch);
-        let mixed = b.buffer("prefill_mixed", s.tokens * wide * BF16, BufferKind::Scratch);
+        let normed =
+            b.buffer("prefill_normed", s.tokens * c.hidden_size * m.products.bytes(), BufferKind::Scratch);
+        let mixed = b.buffer("prefill_mixed", s.tokens * wide * m.products.bytes(), BufferKind::Scratch);
         Self { b, m, s, ids, chunk, residual, normed, mixed }
     }
 
@@ -147,6 +148,11 @@ impl<'a> Prefill<'a> {
         ("eps", Scalar::F32(self.m.config.rms_norm_eps))
     }
 
+    /// Bytes of what enters a product.
+    fn input_bytes(&self) -> usize {
+        self.m.products.bytes()
+    }
+
     fn part(view: View, bytes: usize) -> View {
         View { len: bytes as u64, ..view }
     }
@@ -160,7 +166,7 @@ impl<'a> Prefill<'a> {
             .read_all("ids", "uint", self.ids)
             .matrix(["w", "scales", "biases"], views, Share::Of(tokens, c.vocab_size))
             .write("y", "float4", self.residual, tokens * hidden * F32)
-            .inline("shape", "EmbedShape", vec![("cols", Scalar::U32(hidden as u32))])
+            .inline("shape", "EmbedShape", embed_shape(hidden, c.vocab_size))
             .run([(hidden / 32).div_ceil(32), tokens, 1], 32);
     }
 
@@ -172,32 +178,37 @@ impl<'a> Prefill<'a> {
     fn norm(&mut self, label: String, gain: String) {
         let hidden = self.m.config.hidden_size;
         let (gain, shape) = (self.vector(gain, hidden), self.rows_shape());
+        let (kernel, element) = match self.m.products {
+            Products::Bf16 => ("norm_rows", "bfloat4"),
+            Products::F32 => ("norm_rows_float", "float4"),
+        };
+        let bytes = self.s.tokens * hidden * self.input_bytes();
         self.b
-            .op(label, "norm_rows")
+            .op(label, kernel)
             .read_all("residual", "float4", self.residual)
             .read_all("gain", "bfloat4", gain)
-            .write("y", "bfloat4", self.normed, self.s.tokens * hidden * BF16)
+            .write("y", element, self.normed, bytes)
             .read_all("chunk", "PrefillChunk", self.chunk)
             .inline("shape", "RowsShape", shape)
             .run([self.s.tokens, 1, 1], 128);
     }
 
     /// `y = x W^T`, or `y += x W^T`: up to four matrices with one input, their outputs side by side.
-    fn gemm(&mut self, label: String, input: Input, x: View, y: View, matrices: &[MatrixInfo], add: bool) {
+    fn gemm(&mut self, label: String, input: Products, x: View, y: View, matrices: &[MatrixInfo], add: bool) {
         let (tokens, cols) = (self.s.tokens, matrices[0].cols);
         let stride: usize = matrices.iter().map(|m| m.rows).sum();
         let tile = routes::gemm_rows(tokens);
-        let (kernel, element, tile, width) = match input {
-            Input::Bf16 if add => ("gemm_add_", "bfloat", tile, BF16),
-            Input::Bf16 => ("gemm_", "bfloat", tile, BF16),
-            // f32 inputs take twice the threadgroup memory: one tile height only.
-            Input::F32 => ("gemm_float_", "float", 32, F32),
+        let kernel = match (input, add) {
+            (Products::Bf16, false) => "gemm_",
+            (Products::Bf16, true) => "gemm_add_",
+            (Products::F32, false) => "gemm_float_",
+            (Products::F32, true) => "gemm_float_add_",
         };
         let blocks = matrices.iter().map(|m| m.rows.div_ceil(TILE_COLS)).sum();
         let views: Vec<[View; 3]> = matrices.iter().map(|m| self.b.matrix(m)).collect();
         let all = tokens * stride * F32;
-        let (x, y) = (Self::part(x, tokens * cols * width), Self::part(y, all));
-        let mut op = self.b.op(label, format!("{kernel}{tile}")).read_all("x", element, x);
+        let (x, y) = (Self::part(x, tokens * cols * input.bytes()), Self::part(y, all));
+        let mut op = self.b.op(label, format!("{kernel}{tile}")).read_all("x", input.element(), x);
         op = if add { op.update("y", "float", y, all, all) } else { op.write("y", "float", y, all) };
         op = op.read_all("chunk", "PrefillChunk", self.chunk).inline(
             "shape",
@@ -227,7 +238,7 @@ impl<'a> Prefill<'a> {
             self.m.dense(at("in_proj_b"), heads, hidden),
             self.m.dense(at("in_proj_a"), heads, hidden),
         ];
-        self.gemm(label("in"), Input::Bf16, self.normed, projected, &inputs, false);
+        self.gemm(label("in"), self.m.products, self.normed, projected, &inputs, false);
 
         let conv = self.vector(at("conv1d.weight"), channels * taps);
         let ring =
@@ -279,18 +290,23 @@ impl<'a> Prefill<'a> {
             .run([dim / 64, heads, 1], 128);
 
         let gain = self.vector(at("norm.weight"), dim);
-        let y = Self::part(self.mixed, t * width * BF16);
+        let bytes = t * width * self.input_bytes();
+        let y = Self::part(self.mixed, bytes);
+        let (kernel, element) = match self.m.products {
+            Products::Bf16 => ("gdn_gate", "bfloat4"),
+            Products::F32 => ("gdn_gate_float", "float4"),
+        };
         self.b
-            .op(label("gate"), "gdn_gate")
+            .op(label("gate"), kernel)
             .read("projected", "float", projected, t * width * F32)
             .read("o", "float4", o, t * width * F32)
             .read_all("gain", "bfloat4", gain)
-            .write("y", "bfloat4", y, t * width * BF16)
+            .write("y", element, y, bytes)
             .read_all("chunk", "PrefillChunk", self.chunk)
             .inline("shape", "GdnShape", shape)
             .run([heads, t.div_ceil(4), 1], 128);
         let out = [self.m.dense(at("out_proj"), hidden, width)];
-        self.gemm(label("out"), Input::Bf16, self.mixed, self.residual, &out, true);
+        self.gemm(label("out"), self.m.products, self.mixed, self.residual, &out, true);
     }
 
     fn attention(&mut self, layer: usize) {
@@ -307,7 +323,7 @@ impl<'a> Prefill<'a> {
             self.m.dense(at("k_proj"), kv_heads * dim, hidden),
             self.m.dense(at("v_proj"), kv_heads * dim, hidden),
         ];
-        self.gemm(label("qkv"), Input::Bf16, self.normed, projected, &inputs, false);
+        self.gemm(label("qkv"), self.m.products, self.normed, projected, &inputs, false);
 
         let (q_gain, k_gain) = (self.vector(at("q_norm.weight"), dim), self.vector(at("k_norm.weight"), dim));
         let rates = self.b.buffer("rotary_rates", c.rotary_dim / 2 * 8, BufferKind::Constant);
@@ -328,35 +344,62 @@ impl<'a> Prefill<'a> {
         ];
         let gates = t * heads * dim * F32;
         let padding = (self.s.context.next_multiple_of(8) - self.s.context) * row;
+        // Queries have 16 bits in either case: attention_prefill.metal says why.
+        let (prepare, flash, element) = match self.m.products {
+            Products::Bf16 => ("attention_prepare", "attention_prefill_", "bfloat"),
+            Products::F32 => ("attention_prepare_half", "attention_prefill_float_", "half"),
+        };
         self.b
-            .op(label("prepare"), "attention_prepare")
+            .op(label("prepare"), prepare)
             .read("projected", "float", projected, t * stride * F32 - gates)
             .read_all("q_gain", "bfloat", q_gain)
             .read_all("k_gain", "bfloat", k_gain)
             .read_all("rates", "uint2", rates)
             .read_all("chunk", "PrefillChunk", self.chunk)
-            .write("queries", "bfloat", queries, t * heads * dim * BF16)
+            .write("queries", element, queries, t * heads * dim * BF16)
             .write("keys", "bfloat", keys, t * row)
             .write("values", "bfloat", values, t * row + padding)
             .inline("shape", "AttentionShape", shape.clone())
             .run([heads + 2 * kv_heads, (t + 7).div_ceil(4), 1], 128);
 
         let group = heads / kv_heads;
-        let y = Self::part(self.mixed, t * heads * dim * BF16);
+        let bytes = t * heads * dim * self.input_bytes();
+        let y = Self::part(self.mixed, bytes);
         // Positions are taken in steps of 64 keys and 8 values.
         let seen = |step: usize| self.s.context.next_multiple_of(step).min(self.s.capacity) * row;
         self.b
-            .op(label("flash"), format!("attention_prefill_{group}"))
-            .read_all("queries", "bfloat", queries)
+            .op(label("flash"), format!("{flash}{group}"))
+            .read_all("queries", element, queries)
             .read("keys", "bfloat", keys, seen(8))
             .read("values", "bfloat", values, seen(8))
             .read("projected", "float", projected, gates)
-            .write("y", "bfloat", y, t * heads * dim * BF16)
+            .write("y", self.m.products.element(), y, bytes)
             .read_all("chunk", "PrefillChunk", self.chunk)
             .inline("shape", "AttentionShape", shape)
             .run([(t * group).div_ceil(ATTENTION_ROWS), kv_heads, 1], 128);
         let out = [self.m.dense(at("o_proj"), hidden, heads * dim)];
-        self.gemm(label("out"), Input::Bf16, self.mixed, self.residual, &out, true);
+        self.gemm(label("out"), self.m.products, self.mixed, self.residual, &out, true);
+    }
+
+    /// The norm before the experts. Returns the rows for the router, which are never rounded.
+    fn norm_for_router(&mut self, label: String, gain: String) -> View {
+        if self.m.products == Products::F32 {
+            self.norm(label, gain);
+            return self.normed;
+        }
+        let (t, hidden) = (self.s.tokens, self.m.config.hidden_size);
+        let (gain, shape) = (self.vector(gain, hidden), self.rows_shape());
+        let exact = self.scratch("prefill_exact", t * hidden * F32);
+        self.b
+            .op(label, "norm_rows_exact")
+            .read_all("residual", "float4", self.residual)
+            .read_all("gain", "bfloat4", gain)
+            .write("y", "bfloat4", self.normed, t * hidden * BF16)
+            .write("exact", "float4", exact, t * hidden * F32)
+            .read_all("chunk", "PrefillChunk", self.chunk)
+            .inline("shape", "RowsShape", shape)
+            .run([t, 1, 1], 128);
+        exact
     }
 
     fn experts(&mut self, layer: usize) {
@@ -366,24 +409,14 @@ impl<'a> Prefill<'a> {
         let (width, shared) = (c.moe_intermediate_size, c.shared_expert_intermediate_size);
         let at = |name: &str| format!("model.layers.{layer}.mlp.{name}");
         let label = |name: &str| format!("layers.{layer}.experts.{name}");
-        let gain = self.vector(format!("model.layers.{layer}.post_attention_layernorm.weight"), hidden);
-        let exact = self.scratch("prefill_exact", t * hidden * F32);
-        let rows_shape = self.rows_shape();
-        self.b
-            .op(label("norm"), "norm_rows_exact")
-            .read_all("residual", "float4", self.residual)
-            .read_all("gain", "bfloat4", gain)
-            .write("y", "bfloat4", self.normed, t * hidden * BF16)
-            .write("exact", "float4", exact, t * hidden * F32)
-            .read_all("chunk", "PrefillChunk", self.chunk)
-            .inline("shape", "RowsShape", rows_shape)
-            .run([t, 1, 1], 128);
+        let gain = format!("model.layers.{layer}.post_attention_layernorm.weight");
+        let exact = self.norm_for_router(label("norm"), gain);
 
         let stride = experts + 1;
         let logits = self.scratch("router_logits", t * stride * F32);
         let gates =
             [self.m.dense(at("gate"), experts, hidden), self.m.dense(at("shared_expert_gate"), 1, hidden)];
-        self.gemm(label("router"), Input::F32, exact, logits, &gates, false);
+        self.gemm(label("router"), Products::F32, exact, logits, &gates, false);
 
         let shape = vec![
             ("hidden", Scalar::U32(hidden as u32)),
@@ -426,40 +459,46 @@ impl<'a> Prefill<'a> {
             .run([1, 1, 1], 256);
 
         let used = Share::Of(pairs_n, experts);
-        let h = self.scratch("expert_h", pairs_n * width * BF16);
+        let (gate_up, shared_gate_up, down_kernel) = match self.m.products {
+            Products::Bf16 => ("experts_gate_up", "shared_gate_up", "experts_down"),
+            Products::F32 => ("experts_gate_up_float", "shared_gate_up_float", "experts_down_float"),
+        };
+        let (element, h_bytes) = (self.m.products.element(), pairs_n * width * self.input_bytes());
+        let h = self.scratch("expert_h", h_bytes);
         let gate = self.b.matrix(&self.m.stack(at("switch_mlp.gate_proj"), experts, width, hidden));
         let up = self.b.matrix(&self.m.stack(at("switch_mlp.up_proj"), experts, width, hidden));
         self.b
-            .op(label("gate_up"), "experts_gate_up")
-            .read_all("x", "bfloat", self.normed)
+            .op(label("gate_up"), gate_up)
+            .read_all("x", element, self.normed)
             .read_all("scores", "float", scores)
             .read_all("pairs", "uint", pairs)
             .read_all("blocks", "uint4", blocks)
             .matrix(["gate_w", "gate_s", "gate_b"], gate, used)
             .matrix(["up_w", "up_s", "up_b"], up, used)
-            .write("h", "bfloat", h, pairs_n * width * BF16)
+            .write("h", element, h, h_bytes)
             .inline("shape", "MoeShape", shape.clone())
             .run([width.div_ceil(GATE_UP_COLS), capacity, 1], 128);
 
-        let shared_h = self.scratch("shared_h", t * shared * BF16);
+        let shared_bytes = t * shared * self.input_bytes();
+        let shared_h = self.scratch("shared_h", shared_bytes);
         let gate = self.b.matrix(&self.m.dense(at("shared_expert.gate_proj"), shared, hidden));
         let up = self.b.matrix(&self.m.dense(at("shared_expert.up_proj"), shared, hidden));
         self.b
-            .op(label("shared_gate_up"), "shared_gate_up")
-            .read_all("x", "bfloat", self.normed)
+            .op(label("shared_gate_up"), shared_gate_up)
+            .read_all("x", element, self.normed)
             .read("logits", "float", logits, t * F32)
             .read_all("chunk", "PrefillChunk", self.chunk)
             .matrix(["gate_w", "gate_s", "gate_b"], gate, Share::All)
             .matrix(["up_w", "up_s", "up_b"], up, Share::All)
-            .write("h", "bfloat", shared_h, t * shared * BF16)
+            .write("h", element, shared_h, shared_bytes)
             .inline("shape", "MoeShape", shape.clone())
             .run([shared.div_ceil(GATE_UP_COLS), t.div_ceil(EXPERT_ROWS), 1], 128);
 
         let y = self.scratch("expert_y", pairs_n * hidden * F32);
         let down = self.b.matrix(&self.m.stack(at("switch_mlp.down_proj"), experts, hidden, width));
         self.b
-            .op(label("down"), "experts_down")
-            .read_all("h", "bfloat", h)
+            .op(label("down"), down_kernel)
+            .read_all("h", element, h)
             .read_all("pairs", "uint", pairs)
             .read_all("blocks", "uint4", blocks)
             .matrix(["down_w", "down_s", "down_b"], down, used)
@@ -468,7 +507,7 @@ impl<'a> Prefill<'a> {
             .run([hidden.div_ceil(TILE_COLS), capacity, 1], 128);
 
         let shared_down = [self.m.dense(at("shared_expert.down_proj"), hidden, shared)];
-        self.gemm(label("shared_down"), Input::Bf16, shared_h, self.residual, &shared_down, true);
+        self.gemm(label("shared_down"), self.m.products, shared_h, self.residual, &shared_down, true);
         let residual = t * hidden * F32;
         self.b
             .op(label("combine"), "experts_combine")
@@ -505,13 +544,4 @@ impl<'a> Prefill<'a> {
         let eps = c.rms_norm_eps;
         project(&mut self.b, "lm_head".into(), (x, tokens), Some(gain), logits, &lm_head, eps);
     }
-}
-
-/// What a product's inputs are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Input {
-    /// BF16, as the matrix unit takes them.
-    Bf16,
-    /// f32: the router.
-    F32,
 }

@@ -1,4 +1,7 @@
-//! Which kernel variant and which split runs for which shape: pure functions, tested at each edge.
+//! Which kernel variant and which split runs for which shape and device: pure functions, tested at each edge.
+
+use super::Products;
+use crate::device::DeviceFacts;
 
 /// Rows a simdgroup computes in a projection of `rows` output rows: 1, 2, 4 or 8.
 ///
@@ -36,6 +39,16 @@ pub fn chunk_class(tokens: usize) -> usize {
 /// need the threadgroups.
 pub fn gemm_rows(tokens: usize) -> usize {
     if tokens >= 256 { 64 } else { 32 }
+}
+
+/// What enters prefill's products on a device. Tensor cores take 16 bits. `simdgroup_matrix` multiplies floats as fast as
+/// halves on Apple's GPUs up to M4 by all that is published (not measured here), and M1 and M2 only emulate bfloats: floats
+/// cost the twofold threadgroup memory and activations, and nothing is rounded.
+pub fn products(device: &DeviceFacts) -> Products {
+    match device.kind {
+        "cuda" => Products::Bf16,
+        _ => Products::F32,
+    }
 }
 
 /// How a context is split among threadgroups in decode attention.
@@ -123,6 +136,21 @@ mod tests {
         {
             assert_eq!(expert_rows(rows, matrices), want, "{rows}");
         }
+    }
+
+    #[test]
+    fn products_of_devices() {
+        let on = |kind| {
+            products(&DeviceFacts {
+                kind,
+                name: String::new(),
+                memory: None,
+                largest_buffer: 1 << 30,
+                unified: kind != "cuda",
+                tensor_ops: false,
+            })
+        };
+        assert_eq!(["cuda", "metal", "soft"].map(on), [Products::Bf16, Products::F32, Products::F32]);
     }
 
     #[test]

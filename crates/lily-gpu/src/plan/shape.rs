@@ -7,11 +7,41 @@ use lily_model::{ModelConfig, ModelWeights, Quantization, expected_tensors};
 /// Columns that share a scale and a bias.
 pub(crate) const GROUP: usize = 64;
 
-/// A model's configuration and the bits of its matrices.
+/// What enters the products of a prefill chunk: inputs and dequantised weights. Sums are f32 in either case, decode
+/// steps have f32 activations anyway, and the router's products are f32 always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Products {
+    /// Rounded to BF16, for tensor cores.
+    Bf16,
+    /// Not rounded: chunks agree with decode steps to the order of sums (and to half precision of the queries).
+    F32,
+}
+
+impl Products {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Products::Bf16 => 2,
+            Products::F32 => 4,
+        }
+    }
+
+    /// The element's type in kernels.
+    pub fn element(self) -> &'static str {
+        match self {
+            Products::Bf16 => "bfloat",
+            Products::F32 => "float",
+        }
+    }
+}
+
+/// A model's configuration, the bits of its matrices, and the number format of its products.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     /// Sizes.
     pub config: ModelConfig,
+    /// Format of prefill's products: [`Products::Bf16`] unless [`ModelShape::with_products`] said otherwise.
+    pub products: Products,
     bits: BTreeMap<String, usize>,
 }
 
@@ -63,13 +93,18 @@ impl ModelShape {
                 (module.trim_start_matches("language_model.").to_string(), quantization.bits_of(module))
             })
             .collect();
-        Self { config: config.clone(), bits }
+        Self { config: config.clone(), products: Products::Bf16, bits }
     }
 
     /// From loaded weights.
     pub fn from_weights(weights: &ModelWeights) -> Self {
         let bits = weights.matrices().map(|(module, m)| (module, m.bits)).collect();
-        Self { config: weights.config.clone(), bits }
+        Self { config: weights.config.clone(), products: Products::Bf16, bits }
+    }
+
+    /// The same with another number format of prefill's products.
+    pub fn with_products(self, products: Products) -> Self {
+        Self { products, ..self }
     }
 
     /// Bits of a module's matrix; `None` where there is no such module.

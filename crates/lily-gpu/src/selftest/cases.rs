@@ -10,8 +10,12 @@ use crate::{
     model::tensors,
     plan::{
         Access, Arg, ArgValue, BufferId, BufferKind, BufferSpec, DecodeShape, Head, Ids, ModelShape, Op,
-        Plan, PrefillHead, PrefillShape, View, decode::InputLayout, decode_plan, prefill::PrefillInputs,
-        prefill_plan, routes::attention_splits,
+        Plan, PrefillHead, PrefillShape, Products, View,
+        decode::InputLayout,
+        decode_plan,
+        prefill::PrefillInputs,
+        prefill_plan,
+        routes::{Splits, attention_splits},
     },
 };
 
@@ -50,13 +54,19 @@ fn config(layers: &[LayerType], heads: usize, vocab: usize) -> ModelConfig {
 
 /// Tokens of a decode step: (id, position), each of a sequence of its own.
 fn decode(name: &str, config: &ModelConfig, tokens: &[(u32, u32)]) -> Result<Case> {
+    let longest = tokens.iter().map(|t| t.1 as usize + 1).max().unwrap_or(1);
+    decode_with(name, config, tokens, attention_splits(longest))
+}
+
+/// The same with splits that routes choose for other contexts.
+fn decode_with(name: &str, config: &ModelConfig, tokens: &[(u32, u32)], splits: Splits) -> Result<Case> {
     let weights = synthetic_weights(config, 41);
     let longest = tokens.iter().map(|t| t.1 as usize + 1).max().unwrap_or(1);
     let shape = DecodeShape {
         tokens: tokens.len(),
         slots: tokens.len() + 1,
         capacity: longest.next_multiple_of(64),
-        splits: attention_splits(longest),
+        splits,
         context: longest,
         ids: Ids::Input,
         head: Head::Greedy { slot: 1, valid: config.vocab_size - 3 },
@@ -115,8 +125,27 @@ pub(super) fn fill(format: Format, bytes: usize, seed: u64) -> Vec<u8> {
     out
 }
 
+/// A case with those ops only whose kernels `keep` chooses; the others' results come from the generator.
+fn only(mut case: Case, keep: impl Fn(&str) -> bool) -> Case {
+    case.plan.ops.retain(|op| keep(&op.kernel));
+    case.plan.derive_levels();
+    case
+}
+
+/// Attention in blocks, as contexts from 32K on have it.
+fn blocks(heads: usize, count: usize, tokens: &[(u32, u32)]) -> Result<Case> {
+    let name = format!("{heads} heads, {count} blocks");
+    let case = decode_with(&name, &config(&[Attention], heads, 130), tokens, Splits::Blocks(count))?;
+    Ok(only(case, |kernel| kernel.starts_with("attention_blocks")))
+}
+
 /// A chunk of `tokens` tokens behind `position` others; the plan is made for `room` tokens.
-fn prefill(name: &str, config: &ModelConfig, room: usize, tokens: u32, position: u32) -> Result<Case> {
+fn prefill(
+    name: &str,
+    products: Products,
+    config: &ModelConfig,
+    (room, tokens, position): (usize, u32, u32),
+) -> Result<Case> {
     let weights = synthetic_weights(config, 43);
     let context = (position + tokens) as usize;
     let shape = PrefillShape {
@@ -126,7 +155,7 @@ fn prefill(name: &str, config: &ModelConfig, room: usize, tokens: u32, position:
         context,
         head: PrefillHead::Last,
     };
-    let plan = prefill_plan(&ModelShape::from_weights(&weights), &shape);
+    let plan = prefill_plan(&ModelShape::from_weights(&weights).with_products(products), &shape);
     let ids: Vec<u32> = (0..tokens).map(|i| i * 7919 % config.vocab_size as u32).collect();
     let inputs = PrefillInputs::new(room).encode(&ids, position, 1);
     finish(name, plan, tensors(&weights), inputs)
@@ -210,8 +239,18 @@ fn add_bfloat_product(case: &mut Case) -> Option<()> {
     Some(())
 }
 
-/// Beginnings of the names of kernels that no plan uses yet, so that nothing says what they are run with.
-pub(super) const UNPLANNED: &[&str] = &["attention_blocks"];
+/// Kernels whose results or inputs are BF16 where products are rounded, and the routing that the experts need.
+fn rounds(kernel: &str) -> bool {
+    let beginnings = ["norm_rows", "gemm_", "gdn_gate", "attention_pre", "moe_", "experts_", "shared_"];
+    beginnings.iter().any(|b| kernel.starts_with(b))
+        && !kernel.starts_with("gemm_float")
+        && kernel != "experts_combine"
+}
+
+/// Attention alone.
+fn flash(kernel: &str) -> bool {
+    kernel.starts_with("attention_pre")
+}
 
 /// All cases.
 pub fn cases() -> Result<Vec<Case>> {
@@ -226,14 +265,27 @@ pub fn cases() -> Result<Vec<Case>> {
         decode("4 heads", &config(&[Attention], 4, 130), &[(5, 0), (129, 63)])?,
         decode("2 heads", &config(&[Attention, Gdn], 2, 130), &[(7, 64), (0, 3), (64, 1)])?,
         decode("1 head", &config(&[Attention], 1, 130), &[(1, 131)])?,
+        // Blocks of 24 and 8 positions, ragged, and more of them than there are positions.
+        blocks(8, 5, &[(3, 100)])?,
+        blocks(4, 9, &[(5, 70), (1, 0)])?,
+        blocks(2, 64, &[(7, 64), (0, 131)])?,
+        blocks(1, 2, &[(1, 15)])?,
         // Chunks that fill neither their plan nor a tile, behind other tokens and at the start.
+        prefill("prefill, 8 heads", Products::F32, &config(&[Gdn, Attention], 8, 130), (64, 45, 70))?,
+        prefill("prefill, 4 heads", Products::F32, &config(&[Attention], 4, 130), (32, 9, 0))?,
+        prefill("prefill, 2 heads", Products::F32, &config(&[Attention], 2, 130), (32, 32, 3))?,
+        prefill("prefill, 1 head", Products::F32, &config(&[Attention], 1, 130), (32, 17, 100))?,
+        // The kernels that differ where products are rounded.
         changed(
-            prefill("prefill, 8 heads", &config(&[Gdn, Attention], 8, 130), 64, 45, 70)?,
+            only(
+                prefill("BF16, 8 heads", Products::Bf16, &config(&[Gdn, Attention], 8, 130), (64, 45, 70))?,
+                rounds,
+            ),
             add_bfloat_product,
         )?,
-        prefill("prefill, 4 heads", &config(&[Attention], 4, 130), 32, 9, 0)?,
-        prefill("prefill, 2 heads", &config(&[Attention], 2, 130), 32, 32, 3)?,
-        prefill("prefill, 1 head", &config(&[Attention], 1, 130), 32, 17, 100)?,
+        only(prefill("BF16, 4 heads", Products::Bf16, &config(&[Attention], 4, 130), (32, 9, 0))?, flash),
+        only(prefill("BF16, 2 heads", Products::Bf16, &config(&[Attention], 2, 130), (32, 32, 3))?, flash),
+        only(prefill("BF16, 1 head", Products::Bf16, &config(&[Attention], 1, 130), (32, 17, 100))?, flash),
     ])
 }
 
@@ -248,14 +300,13 @@ mod tests {
         let run: Vec<String> =
             all.iter().flat_map(|c| &c.plan.ops).flat_map(variants).map(|op| op.kernel).collect();
         let manifest = kernels::manifest().unwrap();
-        let unplanned = |k: &str| UNPLANNED.iter().any(|u| k.starts_with(u));
-        let has_case = |k: &str| run.iter().any(|r| r == k);
         let names = || manifest.kernels.iter().map(|k| k.name.as_str());
-        let missing: Vec<&str> = names().filter(|k| !has_case(k) && !unplanned(k)).collect();
+        let missing: Vec<&str> = names().filter(|k| !run.iter().any(|r| r == k)).collect();
         assert!(missing.is_empty(), "add a case for {missing:?}");
-        let stale = |u: &&str| !names().any(|k| k.starts_with(u) && !has_case(k));
-        let planned: Vec<&str> = UNPLANNED.iter().copied().filter(stale).collect();
-        assert!(planned.is_empty(), "these have cases now, so they are planned: {planned:?}");
+        let mut cases: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        cases.sort_unstable();
+        cases.dedup();
+        assert_eq!(cases.len(), all.len(), "golden vectors go by the case's name");
     }
 
     #[test]

@@ -93,7 +93,7 @@ const FAMILIES: [(&str, &str); 4] =
     [("project_norm_", "rows"), ("project_add_", "rows"), ("moe_gate_up_", "width"), ("moe_down_", "hidden")];
 
 /// Kernels that differ only in how many tokens a tile has.
-const TILES: [&str; 3] = ["gemm_", "gemm_add_", "gemm_bfloat_"];
+const TILES: [&str; 5] = ["gemm_", "gemm_add_", "gemm_bfloat_", "gemm_float_", "gemm_float_add_"];
 
 /// The op, and the same with the other kernels of its family: routes choose them for other sizes, but they must give the
 /// same result for these.

@@ -105,23 +105,11 @@ impl fmt::Display for KernelReport {
     }
 }
 
-/// Kernels that no plan uses yet, and that are therefore not checked.
-pub fn unplanned() -> Result<Vec<String>> {
-    let names = kernels::manifest()?.kernels.iter().map(|k| k.name.clone());
-    Ok(names.filter(|k| cases::UNPLANNED.iter().any(|u| k.starts_with(u))).collect())
-}
-
-/// Runs every case. The result has an entry for every kernel but the [`unplanned`] ones; one that no case runs has no run
-/// and does not pass.
+/// Runs every case. The result has an entry for every kernel; one that no case runs has no run and does not pass.
 pub fn run(device: &mut dyn Device, golden: &Golden) -> Result<BTreeMap<String, KernelReport>> {
     let manifest = kernels::manifest()?;
-    let unplanned = unplanned()?;
-    let mut reports: BTreeMap<String, KernelReport> = manifest
-        .kernels
-        .iter()
-        .filter(|k| !unplanned.contains(&k.name))
-        .map(|k| (k.name.clone(), KernelReport::default()))
-        .collect();
+    let mut reports: BTreeMap<String, KernelReport> =
+        manifest.kernels.iter().map(|k| (k.name.clone(), KernelReport::default())).collect();
     for case in cases()? {
         let mut contents = case.contents.clone();
         for (index, op) in case.plan.ops.iter().enumerate() {

@@ -12,9 +12,11 @@ use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Region},
     error::Result,
     plan::{
-        ArgValue, BufferId, BufferKind, DecodeShape, ModelShape, Op, Plan, PrefillHead, PrefillShape, Scalar,
+        ArgValue, BufferId, BufferKind, DecodeShape, ModelShape, Op, Plan, PrefillHead, PrefillShape,
+        Products, Scalar,
         decode::{InputLayout, decode_plan},
         prefill::{PrefillInputs, prefill_plan},
+        routes,
     },
 };
 
@@ -61,9 +63,9 @@ fn bytes(op: &Op) -> u64 {
 }
 
 /// A decode step and a prefill chunk of the 35B model, and their inputs.
-fn plans() -> Vec<(Plan, Vec<u8>)> {
+fn plans(products: Products) -> Vec<(Plan, Vec<u8>)> {
     let config = ModelConfig::qwen3_6_35b_a3b(4);
-    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4));
+    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4)).with_products(products);
     let step = DecodeShape::single(CONTEXT, config.vocab_size);
     let chunk = PrefillShape {
         tokens: CHUNK,
@@ -125,7 +127,7 @@ fn flops(op: &Op) -> Option<u64> {
 /// of the device's memory at a time.
 pub fn speeds(device: &mut dyn Device, mut done: impl FnMut(&Speed)) -> Result<Vec<Speed>> {
     let mut out: Vec<Speed> = Vec::new();
-    for (plan, inputs) in plans() {
+    for (plan, inputs) in plans(routes::products(device.facts())) {
         for i in largest(&plan) {
             let op = &plan.ops[i];
             if out.iter().any(|s| s.kernel == op.kernel) {
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_largest_op_of_each_kernel_is_timed() {
-        let all = plans();
+        let all = plans(Products::F32);
         let (decode, prefill) = (&all[0].0, &all[1].0);
         let op = |plan: &Plan, kernel: &str| -> Op {
             let found: Vec<usize> =
@@ -254,7 +256,7 @@ mod tests {
         assert!((286_000_000..290_000_000).contains(&bytes(&head)), "{}", bytes(&head));
         assert_eq!(flops(&head), None);
         // q, k and v: 9,216 rows; gdn.in has 12,352.
-        assert_eq!(flops(&op(prefill, "gemm_64")), Some(2 * 12_352 * 2_048 * 512));
+        assert_eq!(flops(&op(prefill, "gemm_float_64")), Some(2 * 12_352 * 2_048 * 512));
         // What needs the routing of an earlier op does not run alone.
         assert!(!largest(prefill).iter().any(|&i| prefill.ops[i].kernel.starts_with("experts_gate")));
         assert!(largest(prefill).iter().any(|&i| prefill.ops[i].kernel == "gdn_scan"));
@@ -262,7 +264,7 @@ mod tests {
 
     #[test]
     fn copies_of_weights_are_used_in_turn_and_run_one_after_the_other() {
-        for (plan, _) in plans() {
+        for (plan, _) in [Products::F32, Products::Bf16].into_iter().flat_map(plans) {
             for i in largest(&plan) {
                 let op = &plan.ops[i];
                 let (many, n) = repeated(&plan, op);

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod attention;
+pub mod coverage;
 pub mod device;
 pub mod gdn;
 

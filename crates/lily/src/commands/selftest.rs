@@ -136,10 +136,6 @@ fn kernels(args: &SelftestArgs, report: &mut Report, gpu: &mut dyn GpuDevice) ->
         }
     }
     report.line(&format!("{} of {} kernels are right", results.len() - wrong.len(), results.len()))?;
-    let unplanned = selftest::unplanned()?;
-    if !unplanned.is_empty() {
-        report.line(&format!("not used by any plan, so not checked: {}", unplanned.join(", ")))?;
-    }
     Ok(wrong)
 }
 

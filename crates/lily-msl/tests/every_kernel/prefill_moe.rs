@@ -1,13 +1,12 @@
 //! The mixture of experts of a chunk on the checked soft device: routing, grouped products, combination, in two
 //! schedules. References are f64 over what the matrix unit takes, and plain sorting.
 
-mod common;
-
 use std::sync::OnceLock;
 
-use bytemuck::cast_slice;
-use common::device::*;
-use common::*;
+use crate::common::coverage::{Sizes, Sizes::*, at};
+use crate::common::device::*;
+use crate::common::*;
+use bytemuck::{Pod, cast_slice};
 use half::bf16;
 use lily_msl::soft::{Arg, SoftLibrary};
 
@@ -16,8 +15,67 @@ fn library() -> Option<&'static SoftLibrary> {
     LIB.get_or_init(|| kernel_file("moe_prefill.metal")).as_ref()
 }
 
+/// What the products take: bfloats or floats.
+trait Element: Pod {
+    /// End of the kernels' names.
+    const NAME: &str;
+    const NAN: Self;
+    /// Tolerance of a result of this type.
+    const ROUNDING: f64;
+
+    fn of(x: f32) -> Self;
+    fn value(self) -> f32;
+    /// `W x` of some rows, with weights as this type has them.
+    fn dots(q: &Quant, rows: std::ops::Range<usize>, x: &[f64]) -> Vec<f64>;
+}
+
+impl Element for bf16 {
+    const NAME: &str = "";
+    const NAN: Self = bf16::NAN;
+    const ROUNDING: f64 = 2.0 / 512.0;
+
+    fn of(x: f32) -> Self {
+        bf16::from_f32(x)
+    }
+
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn dots(q: &Quant, rows: std::ops::Range<usize>, x: &[f64]) -> Vec<f64> {
+        q.rounded_dots(rows, x)
+    }
+}
+
+impl Element for f32 {
+    const NAME: &str = "_float";
+    const NAN: Self = f32::NAN;
+    const ROUNDING: f64 = 1e-5;
+
+    fn of(x: f32) -> Self {
+        x
+    }
+
+    fn value(self) -> f32 {
+        self
+    }
+
+    fn dots(q: &Quant, rows: std::ops::Range<usize>, x: &[f64]) -> Vec<f64> {
+        rows.map(|r| q.row_dot(r, x)).collect()
+    }
+}
+
+fn elements<T: Element>(r: &mut Random, n: usize, offset: f32) -> Vec<T> {
+    (0..n).map(|_| T::of(offset + r.unit())).collect()
+}
+
+fn values<T: Element>(x: &[T]) -> Vec<f32> {
+    x.iter().map(|v| v.value()).collect()
+}
+
 #[derive(Clone, Copy)]
 struct Shape {
+    sizes: Sizes,
     hidden: usize,
     experts: usize,
     chosen: usize,
@@ -48,11 +106,15 @@ impl Shape {
     }
 }
 
-const TINY: Shape = Shape { hidden: 128, experts: 16, chosen: 4, width: 64, shared_width: 128, tokens: 37 };
-const MINI: Shape = Shape { hidden: 256, experts: 64, chosen: 8, width: 64, shared_width: 128, tokens: 23 };
+const TINY: Shape =
+    Shape { sizes: Tiny, hidden: 128, experts: 16, chosen: 4, width: 64, shared_width: 128, tokens: 37 };
+const MINI: Shape =
+    Shape { sizes: Mini, hidden: 256, experts: 64, chosen: 8, width: 64, shared_width: 128, tokens: 23 };
 // The 35B model's routing over narrow experts, and one token for each of few.
-const MANY: Shape = Shape { hidden: 64, experts: 256, chosen: 8, width: 64, shared_width: 64, tokens: 21 };
-const FEW: Shape = Shape { hidden: 192, experts: 4, chosen: 2, width: 128, shared_width: 64, tokens: 70 };
+const MANY: Shape =
+    Shape { sizes: Large, hidden: 64, experts: 256, chosen: 8, width: 64, shared_width: 64, tokens: 21 };
+const FEW: Shape =
+    Shape { sizes: Ragged, hidden: 192, experts: 4, chosen: 2, width: 128, shared_width: 64, tokens: 70 };
 
 /// What routing must give.
 struct Routed {
@@ -138,10 +200,10 @@ fn route(lib: &SoftLibrary, s: &Shape, logits: &[f32], seed: u32) -> (Vec<f32>, 
     (scores.clone(), Routed { ids, scores: wide(&scores), pairs, starts, blocks })
 }
 
-#[test]
-fn routing_on_the_gpu_is_a_stable_sort() {
+pub fn routing_on_the_gpu_is_a_stable_sort() {
     let Some(lib) = library() else { return };
     for s in [TINY, MINI, MANY, FEW, Shape { tokens: 1, ..MANY }, Shape { chosen: 1, ..TINY }] {
+        at(&[s.sizes, Ragged]);
         let logits = logits(&mut Random(s.experts as u64), &s);
         let want = reference_routing(&s, &logits);
         for seed in SEEDS {
@@ -159,13 +221,18 @@ fn routing_on_the_gpu_is_a_stable_sort() {
     assert_eq!(crowded, 3);
 }
 
-#[test]
-fn experts_and_shared_expert() {
+pub fn experts_and_shared_expert() {
+    experts::<bf16>();
+    experts::<f32>();
+}
+
+fn experts<T: Element>() {
     let Some(lib) = library() else { return };
     for s in [TINY, MINI, MANY, FEW] {
+        at(&[s.sizes, Ragged]);
         let mut r = Random(s.hidden as u64);
         let logits = logits(&mut r, &s);
-        let x = bfloats(&mut r, s.tokens * s.hidden, 1.0, 0.1);
+        let x: Vec<T> = elements(&mut r, s.tokens * s.hidden, 0.1);
         let residual0 = floats(&mut r, s.tokens * s.hidden);
         let gate = Quant::random(&mut r, s.experts * s.width, s.hidden, 4);
         let up = Quant::random(&mut r, s.experts * s.width, s.hidden, 4);
@@ -175,10 +242,10 @@ fn experts_and_shared_expert() {
         let want = reference_routing(&s, &logits);
         let swiglu = |g: &Quant, u: &Quant, first: usize, width: usize, x: &[f64]| -> Vec<f64> {
             let rows = first..first + width;
-            let ups = u.rounded_dots(rows.clone(), x);
-            g.rounded_dots(rows, x).iter().zip(ups).map(|(&g, u)| silu(g) * u).collect()
+            let ups = T::dots(u, rows.clone(), x);
+            T::dots(g, rows, x).iter().zip(ups).map(|(&g, u)| silu(g) * u).collect()
         };
-        let input = |t: usize| wide_bf16(&x[t * s.hidden..(t + 1) * s.hidden]);
+        let input = |t: usize| wide(&values(&x[t * s.hidden..(t + 1) * s.hidden]));
         let mut want_h = Vec::new();
         for &p in &want.pairs {
             let (e, p) = (want.ids[p as usize] as usize, p as usize);
@@ -195,7 +262,7 @@ fn experts_and_shared_expert() {
         let chunk = chunk(5, s.tokens, 0);
         for seed in SEEDS {
             let (scores, routed) = route(lib, &s, &logits, seed);
-            let mut h = vec![bf16::NAN; s.pairs() * s.width];
+            let mut h = vec![T::NAN; s.pairs() * s.width];
             let a = vec![
                 ("x", read(&x)),
                 ("scores", read(&scores)),
@@ -211,8 +278,8 @@ fn experts_and_shared_expert() {
                 ("shape", Arg::Bytes(cast_slice(&words))),
             ];
             let grid = [s.width.div_ceil(32) as u32, s.blocks() as u32, 1];
-            let o = run(lib, "experts_gate_up", grid, 128, seed, a);
-            close(&format!("h of {}", s.hidden), &narrow(&h), &want_h, 2.0 / 512.0);
+            let o = run(lib, &format!("experts_gate_up{}", T::NAME), grid, 128, seed, a);
+            close(&format!("h of {}", s.hidden), &values(&h), &want_h, T::ROUNDING);
             // The weights of the experts that some token chose are read, and no others.
             let used = want.starts.windows(2).filter(|w| w[0] < w[1]).count();
             assert_eq!(o.touched[4].bytes_read(), (used * s.width * s.hidden / 2) as u64);
@@ -229,15 +296,15 @@ fn experts_and_shared_expert() {
                 ("shape", Arg::Bytes(cast_slice(&words))),
             ];
             let grid = [s.hidden.div_ceil(64) as u32, s.blocks() as u32, 1];
-            run(lib, "experts_down", grid, 128, seed, b);
+            run(lib, &format!("experts_down{}", T::NAME), grid, 128, seed, b);
             let mut want_y = vec![f64::NAN; y.len()];
             for (i, &p) in want.pairs.iter().enumerate() {
                 let e = want.ids[p as usize] as usize;
                 let rows = e * s.hidden..(e + 1) * s.hidden;
-                let out = down.rounded_dots(rows, &wide_bf16(&h[i * s.width..(i + 1) * s.width]));
+                let out = T::dots(&down, rows, &wide(&values(&h[i * s.width..(i + 1) * s.width])));
                 want_y[p as usize * s.hidden..][..s.hidden].copy_from_slice(&out);
             }
-            close(&format!("y of {}", s.hidden), &y, &want_y, 4e-6);
+            close(&format!("y of {}", s.hidden), &y, &want_y, 8e-6);
 
             let mut residual = residual0.clone();
             let c = vec![
@@ -255,7 +322,7 @@ fn experts_and_shared_expert() {
                 }
             }
 
-            let mut h = vec![bf16::NAN; s.tokens * s.shared_width];
+            let mut h = vec![T::NAN; s.tokens * s.shared_width];
             let d = vec![
                 ("x", read(&x)),
                 ("logits", read(&logits)),
@@ -270,19 +337,25 @@ fn experts_and_shared_expert() {
                 ("shape", Arg::Bytes(cast_slice(&words))),
             ];
             let grid = [s.shared_width.div_ceil(32) as u32, s.tokens.div_ceil(32) as u32 + 1, 1];
-            run(lib, "shared_gate_up", grid, 128, seed, d);
-            close(&format!("shared h of {}", s.hidden), &narrow(&h), &want_shared, 2.0 / 512.0);
+            run(lib, &format!("shared_gate_up{}", T::NAME), grid, 128, seed, d);
+            close(&format!("shared h of {}", s.hidden), &values(&h), &want_shared, T::ROUNDING);
         }
     }
 }
 
 /// The 35B model's widths: two column tiles of each product for two experts.
-#[test]
-fn experts_of_full_width() {
+pub fn experts_of_full_width() {
+    full_width::<bf16>();
+    full_width::<f32>();
+}
+
+fn full_width<T: Element>() {
     let Some(lib) = library() else { return };
-    let s = Shape { hidden: 2048, experts: 2, chosen: 1, width: 512, shared_width: 64, tokens: 9 };
+    at(&[Large]);
+    let s =
+        Shape { sizes: Large, hidden: 2048, experts: 2, chosen: 1, width: 512, shared_width: 64, tokens: 9 };
     let mut r = Random(35);
-    let x = bfloats(&mut r, s.tokens * s.hidden, 1.0, 0.1);
+    let x: Vec<T> = elements(&mut r, s.tokens * s.hidden, 0.1);
     let gate = Quant::random(&mut r, s.experts * s.width, s.hidden, 4);
     let up = Quant::random(&mut r, s.experts * s.width, s.hidden, 4);
     let down = Quant::random(&mut r, s.experts * s.hidden, s.width, 4);
@@ -290,7 +363,7 @@ fn experts_of_full_width() {
     let want = reference_routing(&s, &logits);
     for seed in SEEDS {
         let (scores, routed) = route(lib, &s, &logits, seed);
-        let mut h = bfloats(&mut r, s.pairs() * s.width, 1.0, 0.0);
+        let mut h: Vec<T> = elements(&mut r, s.pairs() * s.width, 0.0);
         let h0 = h.clone();
         let a = vec![
             ("x", read(&x)),
@@ -306,7 +379,7 @@ fn experts_of_full_width() {
             ("h", write(&mut h)),
             ("shape", Arg::Bytes(cast_slice(&words))),
         ];
-        run(lib, "experts_gate_up", [2, s.blocks() as u32, 1], 128, seed, a);
+        run(lib, &format!("experts_gate_up{}", T::NAME), [2, s.blocks() as u32, 1], 128, seed, a);
         let mut y = vec![f32::NAN; s.pairs() * s.hidden];
         let b = vec![
             ("h", read(&h)),
@@ -318,20 +391,20 @@ fn experts_of_full_width() {
             ("y", write(&mut y)),
             ("shape", Arg::Bytes(cast_slice(&words))),
         ];
-        run(lib, "experts_down", [2, s.blocks() as u32, 1], 128, seed, b);
+        run(lib, &format!("experts_down{}", T::NAME), [2, s.blocks() as u32, 1], 128, seed, b);
         for (i, &p) in want.pairs.iter().enumerate() {
             let (p, e) = (p as usize, want.ids[p as usize] as usize);
-            let input = wide_bf16(&x[p * s.hidden..(p + 1) * s.hidden]);
+            let input = wide(&values(&x[p * s.hidden..(p + 1) * s.hidden]));
             let rows = e * s.width..e * s.width + 64;
-            let ups = up.rounded_dots(rows.clone(), &input);
-            let gates = gate.rounded_dots(rows, &input);
+            let ups = T::dots(&up, rows.clone(), &input);
+            let gates = T::dots(&gate, rows, &input);
             let want_h: Vec<f64> =
                 gates.iter().zip(ups).map(|(&g, u)| silu(g) * u * want.scores[p]).collect();
             let mine = &h[i * s.width..(i + 1) * s.width];
-            close("h", &narrow(&mine[..64]), &want_h, 2.0 / 512.0);
-            assert_eq!(mine[64..], h0[i * s.width + 64..(i + 1) * s.width]);
-            let want_y = down.rounded_dots(e * s.hidden..e * s.hidden + 128, &wide_bf16(mine));
-            close("y", &y[p * s.hidden..][..128], &want_y, 4e-6);
+            close("h", &values(&mine[..64]), &want_h, T::ROUNDING);
+            assert_eq!(values(&mine[64..]), values(&h0[i * s.width + 64..(i + 1) * s.width]));
+            let want_y = T::dots(&down, e * s.hidden..e * s.hidden + 128, &wide(&values(mine)));
+            close("y", &y[p * s.hidden..][..128], &want_y, 8e-6);
         }
     }
 }

@@ -1,25 +1,25 @@
 //! Attention of one token on the checked soft device against f64, at the head counts of the tiny model, of lily-mini and
 //! of the 35B model, in two schedules.
 
-mod common;
-
 use std::sync::OnceLock;
 
+use crate::common::attention::{rates, rotated};
+use crate::common::coverage::{Sizes, Sizes::*, at};
+use crate::common::device::*;
+use crate::common::*;
 use bytemuck::cast_slice;
-use common::attention::{rates, rotated};
-use common::device::*;
-use common::*;
 use half::bf16;
 use lily_msl::soft::{Arg, SoftLibrary};
 
 fn library() -> Option<&'static SoftLibrary> {
     static LIB: OnceLock<Option<SoftLibrary>> = OnceLock::new();
-    LIB.get_or_init(|| kernel_library("attention_test.metal", include_str!("kernels/attention_test.metal")))
-        .as_ref()
+    LIB.get_or_init(|| {
+        kernel_library("attention_test.metal", include_str!("../kernels/attention_test.metal"))
+    })
+    .as_ref()
 }
 
-#[test]
-fn rotation_is_exact_at_any_position() {
+pub fn rotation_is_exact_at_any_position() {
     let Some(lib) = library() else { return };
     let mut r = Random(6);
     let x = floats(&mut r, 256);
@@ -45,32 +45,34 @@ fn rotation_is_exact_at_any_position() {
     }
 }
 
-#[test]
-fn attention_over_splits() {
+pub fn attention_over_splits() {
     let Some(lib) = library() else { return };
-    // (heads, KV heads, span, positions of the tokens): lily-mini, tiny, 35B; edges of spans.
-    for (heads, kv_heads, span, positions) in [
-        (4, 1, 64, &[0, 63, 64][..]),
-        (4, 2, 32, &[31, 100]),
-        (16, 2, 64, &[130]),
-        (16, 2, 1024, &[3]),
-        (2, 2, 16, &[40, 0]),
+    // (heads, KV heads, span, positions of the tokens); edges of spans.
+    for (sizes, heads, kv_heads, span, positions) in [
+        (Mini, 4, 1, 64, &[0, 63, 64][..]),
+        (Tiny, 4, 2, 32, &[31, 100]),
+        (Large, 16, 2, 64, &[130]),
+        (Large, 16, 2, 1024, &[3]),
+        (Ragged, 2, 2, 16, &[40, 0]),
     ] {
+        // No position is the last of its span everywhere.
+        at(&[sizes, Ragged]);
         attention(lib, heads, kv_heads, Layout::Spans(span), positions);
     }
 }
 
-#[test]
-fn attention_over_fixed_blocks() {
+pub fn attention_over_fixed_blocks() {
     let Some(lib) = library() else { return };
     // (heads, KV heads, blocks, positions): shares of 8, 16 and 24 positions; more blocks than shares.
-    for (heads, kv_heads, blocks, positions) in [
-        (4, 1, 8, &[0, 63, 64][..]),
-        (4, 2, 64, &[7, 8, 100]),
-        (16, 2, 8, &[130]),
-        (16, 2, 70, &[159]),
-        (2, 2, 7, &[155, 55]),
-    ] {
+    let cases: [(Sizes, usize, usize, usize, &[u32]); 5] = [
+        (Mini, 4, 1, 8, &[0, 63, 64]),
+        (Tiny, 4, 2, 64, &[7, 8, 100]),
+        (Large, 16, 2, 8, &[130]),
+        (Large, 16, 2, 70, &[159]),
+        (Ragged, 2, 2, 7, &[155, 55]),
+    ];
+    for (sizes, heads, kv_heads, blocks, positions) in cases {
+        at(&[sizes, Ragged]);
         attention(lib, heads, kv_heads, Layout::Blocks(blocks), positions);
     }
 }

@@ -1,14 +1,13 @@
 //! The decode kernels of `kernels/` on the checked soft device against f64, at the shapes of the tiny model, of
 //! lily-mini and of the 35B model (some rows where whole matrices would take long), in two schedules.
 
-mod common;
-
 use std::sync::OnceLock;
 
+use crate::common::coverage::{Sizes, Sizes::*, at};
+use crate::common::device::*;
+use crate::common::gdn::gdn_reference;
+use crate::common::*;
 use bytemuck::cast_slice;
-use common::device::*;
-use common::gdn::gdn_reference;
-use common::*;
 use lily_msl::soft::{Arg, SoftLibrary};
 
 /// The library of one source, built once.
@@ -38,21 +37,21 @@ fn all_kernels_are_one_library() {
     assert!(!flat.contains("#include \""));
 }
 
-#[test]
-fn project_with_norm_and_with_addition() {
+pub fn project_with_norm_and_with_addition() {
     let Some(lib) = library("gemv.metal") else { return };
-    // Columns, rows of each matrix, bits, tokens, rows a simdgroup.
-    type Case = (usize, &'static [usize], &'static [usize], usize, usize);
+    // Columns, rows of each matrix, bits, tokens.
+    type Case = (&'static [Sizes], usize, &'static [usize], &'static [usize], usize);
     let cases: [Case; 7] = [
-        (128, &[1024, 512, 4, 4], &[4, 4, 4, 4], 2, 4), // tiny, GDN
-        (256, &[64, 1, 128, 128], &[8, 8, 4, 4], 1, 2), // lily-mini, router and shared expert
-        (2048, &[40, 1, 17, 33], &[8, 8, 4, 4], 1, 4),  // 35B, ragged
-        (2048, &[50, 31, 32, 3], &[4, 4, 4, 4], 2, 1),
-        (64, &[5], &[4], 3, 1),
-        (4096, &[70], &[4], 1, 8),
-        (192, &[9, 7], &[4, 8], 1, 8),
+        (&[Tiny], 128, &[1024, 512, 4, 4], &[4, 4, 4, 4], 2), // GDN
+        (&[Mini], 256, &[64, 1, 128, 128], &[8, 8, 4, 4], 1), // router and shared expert
+        (&[Large, Ragged], 2048, &[40, 1, 17, 33], &[8, 8, 4, 4], 1),
+        (&[Large, Ragged], 2048, &[50, 31, 32, 3], &[4, 4, 4, 4], 2),
+        (&[Ragged], 64, &[5], &[4], 3),
+        (&[Large, Ragged], 4096, &[70], &[4], 1),
+        (&[Ragged], 192, &[9, 7], &[4, 8], 1),
     ];
-    for (cols, rows, bits, tokens, per_group) in cases {
+    for (sizes, cols, rows, bits, tokens) in cases {
+        at(sizes);
         let mut r = Random(cols as u64 + rows[0] as u64);
         let x = floats(&mut r, tokens * cols);
         let gain = bfloats(&mut r, cols, 0.5, 1.0);
@@ -65,7 +64,6 @@ fn project_with_norm_and_with_addition() {
         shape.extend(four(|q| q.rows as u32));
         shape.extend(four(|q| q.bits as u32));
         shape.extend([stride as u32, EPS.to_bits(), 0, 0]);
-        let blocks: usize = rows.iter().map(|n| n.div_ceil(per_group * 4)).sum();
         for add in [false, true] {
             let mut want = wide(&before);
             for t in 0..tokens {
@@ -77,7 +75,8 @@ fn project_with_norm_and_with_addition() {
                     *at = if add { *at + o } else { *o };
                 }
             }
-            for seed in SEEDS {
+            for (per_group, seed) in [1, 2, 4, 8].into_iter().flat_map(|n| SEEDS.map(|s| (n, s))) {
+                let blocks: usize = rows.iter().map(|n| n.div_ceil(per_group * 4)).sum();
                 let mut y = before.clone();
                 let any = |i: usize| m.get(i).unwrap_or(&m[0]);
                 let kernel = format!("project_{}{per_group}", if add { "add_" } else { "norm_" });
@@ -115,45 +114,52 @@ fn project_with_norm_and_with_addition() {
     }
 }
 
-#[test]
-fn embedding_rows() {
+pub fn embedding_rows() {
     let Some(lib) = library("gemv.metal") else { return };
-    for (cols, ids) in [(2048usize, vec![7u32, 0, 99]), (128, vec![3])] {
+    // The last: an id behind the table's end (of a step whose logits are all NaN), and the largest there is.
+    let cases = [
+        (Large, 2048usize, vec![7u32, 0, 99]),
+        (Mini, 256, vec![98]),
+        (Tiny, 128, vec![3]),
+        (Ragged, 192, vec![5, u32::MAX, 100]),
+    ];
+    for (sizes, cols, ids) in cases {
+        at(&[sizes]);
         let mut r = Random(cols as u64);
         let m = Quant::random(&mut r, 100, cols, 4);
-        let mut y = vec![f32::NAN; ids.len() * cols];
-        run(
-            lib,
-            "embed",
-            [cols.div_ceil(1024) as u32, ids.len() as u32, 1],
-            32,
-            5,
-            vec![
+        for seed in SEEDS {
+            let mut y = vec![f32::NAN; ids.len() * cols];
+            let shape = [cols as u32, 100];
+            let args = vec![
                 ("ids", read(&ids)),
                 ("w", read(&m.codes)),
                 ("scales", read(&m.scales)),
                 ("biases", read(&m.biases)),
                 ("y", write(&mut y)),
-                ("shape", Arg::Bytes(cast_slice(&[cols as u32]))),
-            ],
-        );
-        // One product and one sum, each rounded: exactly what f32 gives.
-        for (t, &id) in ids.iter().enumerate() {
-            for i in 0..cols {
-                let q = m.codes[(id as usize * cols + i) / 8] >> (4 * (i % 8)) & 15;
-                let g = (id as usize * cols + i) / 64;
-                assert_eq!(y[t * cols + i], m.scales[g].to_f32() * q as f32 + m.biases[g].to_f32());
+                ("shape", Arg::Bytes(cast_slice(&shape))),
+            ];
+            run(lib, "embed", [cols.div_ceil(1024) as u32, ids.len() as u32, 1], 32, seed, args);
+            // One product and one sum, each rounded: exactly what f32 gives.
+            for (t, &id) in ids.iter().enumerate() {
+                let row = id.min(99) as usize;
+                for i in 0..cols {
+                    let q = m.codes[(row * cols + i) / 8] >> (4 * (i % 8)) & 15;
+                    let g = (row * cols + i) / 64;
+                    assert_eq!(y[t * cols + i], m.scales[g].to_f32() * q as f32 + m.biases[g].to_f32());
+                }
             }
         }
     }
 }
 
-#[test]
-fn gdn_steps() {
+pub fn gdn_steps() {
     let Some(lib) = library("gdn_decode.metal") else { return };
     const D: usize = 128;
-    // (key heads, value heads, steps): tiny and lily-mini, and 35B for two steps.
-    for (kh, vh, steps) in [(2usize, 4usize, 6usize), (16, 32, 2)] {
+    // (key heads, value heads, steps)
+    let cases: [(&[Sizes], usize, usize, usize); 3] =
+        [(&[Tiny, Mini], 2, 4, 6), (&[Large], 16, 32, 2), (&[Ragged], 1, 3, 2)];
+    for (sizes, kh, vh, steps) in cases {
+        at(sizes);
         let mut r = Random(kh as u64);
         let (kw, vw) = (kh * D, vh * D);
         let channels = 2 * kw + vw;
@@ -233,17 +239,18 @@ fn gdn_steps() {
     }
 }
 
-#[test]
-fn mixture_of_experts() {
+pub fn mixture_of_experts() {
     let Some(lib) = library("moe_decode.metal") else { return };
     // (hidden, experts, chosen, width, shared width, tokens)
     let cases = [
-        (128usize, 16usize, 4usize, 64usize, 128usize, 2usize), // tiny
-        (256, 64, 8, 64, 128, 1),                               // lily-mini
-        (128, 256, 8, 64, 64, 1),                               // 35B's routing
-        (2048, 8, 8, 512, 512, 1),                              // 35B's widths; all experts chosen
+        (Tiny, 128usize, 16usize, 4usize, 64usize, 128usize, 2usize),
+        (Mini, 256, 64, 8, 64, 128, 1),
+        (Large, 128, 256, 8, 64, 64, 1),  // the routing
+        (Large, 2048, 8, 8, 512, 512, 1), // the widths; all experts chosen
+        (Ragged, 64, 13, 3, 64, 64, 3),
     ];
-    for (hidden, experts, chosen, width, shared_width, tokens) in cases {
+    for (sizes, hidden, experts, chosen, width, shared_width, tokens) in cases {
+        at(&[sizes]);
         let mut r = Random(experts as u64 + hidden as u64);
         let residual0 = floats(&mut r, tokens * hidden);
         let gain = bfloats(&mut r, hidden, 0.5, 1.0);
@@ -284,7 +291,7 @@ fn mixture_of_experts() {
         let mut shape: Vec<u32> =
             [hidden, experts, chosen, width, shared_width, stride].iter().map(|&v| v as u32).collect();
         shape.push(EPS.to_bits());
-        for (seed, rows) in [(0, 1u32), (17, 2), (5, 4)] {
+        for (seed, rows) in SEEDS.into_iter().flat_map(|s| [1u32, 2, 4].map(|n| (s, n))) {
             let mut h = vec![f32::NAN; tokens * chosen * width];
             let grid = |n: usize, y: u32| [(n as u32).div_ceil(4 * rows), y, tokens as u32];
             let o = run_with(
@@ -339,12 +346,17 @@ fn mixture_of_experts() {
     }
 }
 
-#[test]
-fn argmax_of_logits() {
+pub fn argmax_of_logits() {
     let Some(lib) = library("sample.metal") else { return };
     let mut r = Random(8);
     // (vocabulary, valid ids, block)
-    for (vocab, valid, block) in [(1024usize, 1024u32, 1024u32), (10_000, 9_900, 1000), (777, 700, 64)] {
+    for (sizes, vocab, valid, block) in [
+        (Tiny, 1024usize, 1024u32, 2048u32),
+        (Mini, 8192, 8100, 2048),
+        (Large, 248_320, 248_077, 2048),
+        (Ragged, 777, 700, 64),
+    ] {
+        at(&[sizes]);
         let blocks = valid.div_ceil(block);
         let mut logits = floats(&mut r, 3 * vocab);
         // Token 0: a tie across blocks; token 1: the best is an id that must not be chosen; token 2: negative only.

@@ -2,15 +2,14 @@
 //! of the 35B model, behind prefixes of any length, in two schedules. Caches and scratch are NaN where nothing was
 //! written yet.
 
-mod common;
-
 use std::sync::OnceLock;
 
+use crate::common::attention::{rates, rotated};
+use crate::common::coverage::{Sizes, Sizes::*, at};
+use crate::common::device::*;
+use crate::common::*;
 use bytemuck::cast_slice;
-use common::attention::{rates, rotated};
-use common::device::*;
-use common::*;
-use half::bf16;
+use half::{bf16, f16};
 use lily_msl::soft::{Arg, SoftLibrary};
 
 const D: usize = 256;
@@ -22,26 +21,27 @@ fn library() -> Option<&'static SoftLibrary> {
 }
 
 /// Heads, KV heads, position of the chunk, tokens.
-struct Case(usize, usize, usize, usize);
+struct Case(Sizes, usize, usize, usize, usize);
 
-#[test]
-fn causal_behind_a_prefix() {
+pub fn causal_behind_a_prefix() {
     let Some(lib) = library() else { return };
     let cases = [
-        Case(4, 1, 0, 19),    // lily-mini
-        Case(4, 1, 61, 9),    // the prefix ends inside eight positions, the chunk in the second block of 64
-        Case(4, 2, 5, 40),    // tiny
-        Case(16, 2, 0, 9),    // 35B
-        Case(16, 2, 130, 13), // 35B, three blocks
-        Case(2, 2, 40, 35),   // no packing, two tiles
-        Case(8, 1, 199, 1),   // the cache's last position
+        Case(Mini, 4, 1, 0, 19),
+        Case(Mini, 4, 1, 61, 9), // the prefix ends inside eight positions, the chunk in the second block of 64
+        Case(Tiny, 4, 2, 5, 40),
+        Case(Large, 16, 2, 0, 9),
+        Case(Large, 16, 2, 130, 13), // three blocks
+        Case(Ragged, 2, 2, 40, 35),  // no packing, two tiles
+        Case(Ragged, 8, 1, 199, 1),  // the cache's last position
     ];
     for case in cases {
+        // No chunk fills its tiles.
+        at(&[case.0, Ragged]);
         check(lib, &case);
     }
 }
 
-fn check(lib: &SoftLibrary, &Case(heads, kv_heads, start, tokens): &Case) {
+fn check(lib: &SoftLibrary, &Case(_, heads, kv_heads, start, tokens): &Case) {
     let what = format!("{heads}/{kv_heads} heads, {tokens} tokens behind {start}");
     let mut r = Random((heads * 1000 + start) as u64);
     let (group, end) = (heads / kv_heads, start + tokens);
@@ -49,11 +49,11 @@ fn check(lib: &SoftLibrary, &Case(heads, kv_heads, start, tokens): &Case) {
     let projected: Vec<f32> = floats(&mut r, tokens * stride).iter().map(|x| 3.0 * x).collect();
     let (q_gain, k_gain) = (bfloats(&mut r, D, 0.5, 1.5), bfloats(&mut r, D, 0.5, 1.5));
     let slot = 1;
-    let at = |kv: usize, p: usize| ((slot * kv_heads + kv) * CAPACITY + p) * D;
+    let at_row = |kv: usize, p: usize| ((slot * kv_heads + kv) * CAPACITY + p) * D;
     let (mut keys0, mut values0) = (vec![bf16::NAN; 2 * kv_heads * CAPACITY * D], Vec::new());
     values0.resize(keys0.len(), bf16::NAN);
     for kv in 0..kv_heads {
-        let prefix = at(kv, 0)..at(kv, start);
+        let prefix = at_row(kv, 0)..at_row(kv, start);
         keys0[prefix.clone()].copy_from_slice(&bfloats(&mut r, start * D, 1.5, 0.0));
         values0[prefix].copy_from_slice(&bfloats(&mut r, start * D, 1.0, 0.2));
     }
@@ -65,37 +65,39 @@ fn check(lib: &SoftLibrary, &Case(heads, kv_heads, start, tokens): &Case) {
             let row = &projected[t * stride + heads * 2 * D..];
             let k = rotated(&wide(&row[kv * D..][..D]), &k_gain, (start + t) as u32);
             for i in 0..D {
-                keys_after[at(kv, start + t) + i] = bf16::from_f64(k[i]);
-                values_after[at(kv, start + t) + i] = bf16::from_f32(row[(kv_heads + kv) * D + i]);
+                keys_after[at_row(kv, start + t) + i] = bf16::from_f64(k[i]);
+                values_after[at_row(kv, start + t) + i] = bf16::from_f32(row[(kv_heads + kv) * D + i]);
             }
         }
-        values_after[at(kv, end)..at(kv, end.next_multiple_of(8))].fill(bf16::ZERO);
+        values_after[at_row(kv, end)..at_row(kv, end.next_multiple_of(8))].fill(bf16::ZERO);
     }
-    let mut want = Vec::new();
-    let mut want_q = Vec::new();
-    for t in 0..tokens {
-        for h in 0..heads {
-            let row = &projected[t * stride + h * 2 * D..];
-            let q = rotated(&wide(&row[..D]), &q_gain, (start + t) as u32);
-            let q: Vec<f64> = q.iter().map(|q| q * std::f64::consts::LOG2_E / 16.0).collect();
-            let rounded = round_bf16(&q);
-            let scores: Vec<f64> = (0..=start + t)
-                .map(|n| {
-                    let k = &keys_after[at(h / group, n)..][..D];
-                    k.iter().zip(&rounded).map(|(k, q)| k.to_f64() * q).sum()
-                })
-                .collect();
+    let scaled = |t: usize, h: usize| -> Vec<f64> {
+        let q = rotated(&wide(&projected[t * stride + h * 2 * D..][..D]), &q_gain, (start + t) as u32);
+        q.iter().map(|q| q * std::f64::consts::LOG2_E / 16.0).collect()
+    };
+    let want_q: Vec<f64> =
+        (0..tokens).flat_map(|t| (0..heads).flat_map(|h| scaled(t, h)).collect::<Vec<f64>>()).collect();
+    // The result for queries and keys as they enter the products.
+    let reference = |queries: &[f32], keys: &[bf16]| -> Vec<f64> {
+        let mut want = Vec::new();
+        for (row, q) in queries.chunks(D).enumerate() {
+            let (t, h) = (row / heads, row % heads);
+            let score = |n: usize| -> f64 {
+                let k = &keys[at_row(h / group, n)..][..D];
+                k.iter().zip(q).map(|(k, &q)| k.to_f64() * q as f64).sum()
+            };
+            let scores: Vec<f64> = (0..=start + t).map(score).collect();
             let top = scores.iter().copied().fold(f64::MIN, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp2()).collect();
             let total: f64 = weights.iter().sum();
             for i in 0..D {
-                let v = |n: usize| values_after[at(h / group, n) + i].to_f64();
+                let v = |n: usize| values_after[at_row(h / group, n) + i].to_f64();
                 let o: f64 = weights.iter().enumerate().map(|(n, w)| w * v(n)).sum::<f64>() / total;
-                want.push(o * sigmoid(row[D + i] as f64));
+                want.push(o * sigmoid(projected[t * stride + h * 2 * D + D + i] as f64));
             }
-            want_q.extend(q);
         }
-    }
+        want
+    };
 
     let shape = [heads as u32, kv_heads as u32, CAPACITY as u32, 0, 0, stride as u32, EPS.to_bits()];
     let chunk = chunk(start, tokens, slot);
@@ -121,9 +123,12 @@ fn check(lib: &SoftLibrary, &Case(heads, kv_heads, start, tokens): &Case) {
         assert!(same(&values, &values_after), "{what}: values in the cache");
         // A rounding of f32 may fall on the other side of a bfloat's.
         for kv in 0..kv_heads {
-            let rows = at(kv, 0)..at(kv, end);
+            let rows = at_row(kv, 0)..at_row(kv, end);
             close(&what, &narrow(&keys[rows.clone()]), &wide_bf16(&keys_after[rows]), 0.008);
-            assert!(same(&keys[at(kv, end)..at(kv, CAPACITY)], &keys0[at(kv, end)..at(kv, CAPACITY)]));
+            assert!(same(
+                &keys[at_row(kv, end)..at_row(kv, CAPACITY)],
+                &keys0[at_row(kv, end)..at_row(kv, CAPACITY)]
+            ));
         }
 
         let mut y = vec![bf16::NAN; tokens * heads * D];
@@ -140,10 +145,45 @@ fn check(lib: &SoftLibrary, &Case(heads, kv_heads, start, tokens): &Case) {
         let grid = [(tokens * group).div_ceil(32) as u32 + 1, kv_heads as u32, 1];
         let o = run(lib, &format!("attention_prefill_{group}"), grid, 128, seed, b);
         // The output's rounding and the weights'.
-        close(&what, &narrow(&y), &want, 2.0 / 256.0);
+        close(&what, &narrow(&y), &reference(&narrow(&queries), &keys), 2.0 / 256.0);
         assert_eq!(o.touched[4].bytes_written(), (tokens * heads * D * 2) as u64);
         // Only this sequence's rows are read, and of positions nobody sees at most the rest of the last eight.
         let rows = (kv_heads * end.next_multiple_of(8) * D * 2) as u64;
+        assert_eq!((o.touched[1].bytes_read(), o.touched[2].bytes_read()), (rows, rows), "{what}");
+
+        // The same with floats in the products: the caches get the same rows, and the result is not rounded.
+        let (mut keys_too, mut values_too) = (keys0.clone(), values0.clone());
+        let mut halves = vec![f16::NAN; tokens * heads * D];
+        let c = vec![
+            ("projected", read(&projected)),
+            ("q_gain", read(&q_gain)),
+            ("k_gain", read(&k_gain)),
+            ("rates", read(&rates)),
+            ("chunk", read(&chunk)),
+            ("queries", write(&mut halves)),
+            ("keys", write(&mut keys_too)),
+            ("values", write(&mut values_too)),
+            ("shape", Arg::Bytes(cast_slice(&shape))),
+        ];
+        let grid = [(heads + 2 * kv_heads) as u32, (tokens + 7).div_ceil(4) as u32, 1];
+        run(lib, "attention_prepare_half", grid, 128, seed, c);
+        assert!(same(&keys_too, &keys) && same(&values_too, &values), "{what}");
+        let got_q: Vec<f32> = halves.iter().map(|h| h.to_f32()).collect();
+        close(&format!("{what}: queries"), &got_q, &want_q, 2.0 / 4096.0);
+        let mut y = vec![f32::NAN; tokens * heads * D];
+        let d = vec![
+            ("queries", read(&halves)),
+            ("keys", read(&keys)),
+            ("values", read(&values)),
+            ("projected", read(&projected)),
+            ("y", write(&mut y)),
+            ("chunk", read(&chunk)),
+            ("shape", Arg::Bytes(cast_slice(&shape))),
+        ];
+        let grid = [(tokens * group).div_ceil(32) as u32 + 1, kv_heads as u32, 1];
+        let o = run(lib, &format!("attention_prefill_float_{group}"), grid, 128, seed, d);
+        close(&what, &y, &reference(&got_q, &keys), 1e-5);
+        assert_eq!(o.touched[4].bytes_written(), (tokens * heads * D * 4) as u64);
         assert_eq!((o.touched[1].bytes_read(), o.touched[2].bytes_read()), (rows, rows), "{what}");
     }
 }

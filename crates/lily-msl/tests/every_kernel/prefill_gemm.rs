@@ -1,14 +1,13 @@
 //! Prefill's rows and matrix products on the checked soft device, at shapes of the tiny model, of lily-mini and of the
 //! 35B model (some rows of its matrices), with ragged edges, in two schedules. References are f64 sums over what the
-//! matrix unit takes: inputs and weights rounded to bf16.
-
-mod common;
+//! matrix unit takes: inputs and weights rounded to bf16, or not at all.
 
 use std::sync::OnceLock;
 
+use crate::common::coverage::{Sizes, Sizes::*, at};
+use crate::common::device::*;
+use crate::common::*;
 use bytemuck::{Pod, cast_slice};
-use common::device::*;
-use common::*;
 use half::bf16;
 use lily_msl::soft::{Arg, Outcome, SoftLibrary};
 
@@ -19,6 +18,7 @@ fn library() -> Option<&'static SoftLibrary> {
 
 /// A projection: columns, rows of each matrix, bits of each, tokens.
 struct Case {
+    sizes: &'static [Sizes],
     cols: usize,
     rows: &'static [usize],
     bits: &'static [usize],
@@ -73,33 +73,40 @@ impl Case {
 }
 
 const CASES: [Case; 6] = [
-    Case { cols: 128, rows: &[200, 96, 4, 4], bits: &[4, 4, 4, 4], tokens: 37 }, // tiny, GDN
-    Case { cols: 256, rows: &[130, 64, 64], bits: &[4, 4, 4], tokens: 70 },      // lily-mini, attention
-    Case { cols: 2048, rows: &[70, 5], bits: &[4, 8], tokens: 33 },              // 35B, input projections
-    Case { cols: 4096, rows: &[40], bits: &[4], tokens: 3 },                     // 35B, output projections
-    Case { cols: 64, rows: &[5], bits: &[4], tokens: 1 },
-    Case { cols: 192, rows: &[9, 64, 65], bits: &[4, 8, 4], tokens: 64 },
+    Case { sizes: &[Tiny], cols: 128, rows: &[200, 96, 4, 4], bits: &[4, 4, 4, 4], tokens: 37 },
+    Case { sizes: &[Mini], cols: 256, rows: &[130, 64, 64], bits: &[4, 4, 4], tokens: 70 },
+    Case { sizes: &[Large], cols: 2048, rows: &[70, 5], bits: &[4, 8], tokens: 33 }, // input projections
+    Case { sizes: &[Large], cols: 4096, rows: &[40], bits: &[4], tokens: 3 },        // output projections
+    Case { sizes: &[Ragged], cols: 64, rows: &[5], bits: &[4], tokens: 1 },
+    Case { sizes: &[Ragged], cols: 192, rows: &[9, 64, 65], bits: &[4, 8, 4], tokens: 64 },
 ];
 
-#[test]
-fn products_of_rounded_inputs() {
+pub fn products() {
     let Some(lib) = library() else { return };
     for (n, case) in CASES.iter().enumerate() {
+        at(case.sizes);
         let mut r = Random(n as u64 + 1);
         let x = bfloats(&mut r, case.tokens * case.cols, 1.0, 0.1);
         let m = case.matrices(&mut r);
         let stride = case.stride();
         let before = floats(&mut r, case.tokens * stride);
-        // Products of every token, `None` where nothing is written.
-        let mut want = vec![None; case.tokens * stride];
-        for t in 0..case.tokens {
-            let input = wide_bf16(&x[t * case.cols..(t + 1) * case.cols]);
-            let out = m.iter().flat_map(|q| q.rounded_dots(0..q.rows, &input));
-            out.enumerate().for_each(|(i, o)| want[t * stride + i] = Some(o));
-        }
-        let stored: Vec<f64> = want.iter().zip(&before).map(|(w, &b)| w.unwrap_or(b as f64)).collect();
-        let added: Vec<f64> = want.iter().zip(&before).map(|(w, &b)| w.unwrap_or(0.0) + b as f64).collect();
-        for (tile, seed) in [(32, SEEDS[0]), (64, SEEDS[1])] {
+        let exact_x = floats(&mut r, case.tokens * case.cols);
+        // Products of every token stored, and added to what was there; in the gap between two tokens nothing is written.
+        let want = |inputs: &[f64], rounded: bool| -> (Vec<f64>, Vec<f64>) {
+            let (mut stored, mut added) = (wide(&before), wide(&before));
+            for (t, input) in inputs.chunks(case.cols).enumerate() {
+                let dots =
+                    |q: &Quant| if rounded { q.rounded_dots(0..q.rows, input) } else { q.apply(input) };
+                for (i, o) in m.iter().flat_map(dots).enumerate() {
+                    stored[t * stride + i] = o;
+                    added[t * stride + i] += o;
+                }
+            }
+            (stored, added)
+        };
+        let (stored, added) = want(&wide_bf16(&x), true);
+        let (exact, exact_added) = want(&wide(&exact_x), false);
+        for (tile, seed) in [32, 64].into_iter().flat_map(|t| SEEDS.map(|s| (t, s))) {
             let what = format!("{}x{:?}, {} tokens, tile {tile}", case.cols, case.rows, case.tokens);
             let mut y = before.clone();
             let o = case.run(lib, "gemm", tile, &m, &x, &mut y, seed);
@@ -118,19 +125,26 @@ fn products_of_rounded_inputs() {
             let mut y: Vec<bf16> = before.iter().map(|&v| bf16::from_f32(v)).collect();
             case.run(lib, "gemm_bfloat", tile, &m, &x, &mut y, seed);
             close(&format!("{what}, rounded"), &narrow(&y), &stored, 2.0 / 512.0);
+
+            let mut y = before.clone();
+            case.run(lib, "gemm_float", tile, &m, &exact_x, &mut y, seed);
+            close(&format!("{what}, floats"), &y, &exact, 8e-6);
+            let mut y = before.clone();
+            case.run(lib, "gemm_float_add", tile, &m, &exact_x, &mut y, seed);
+            close(&format!("{what}, floats added"), &y, &exact_added, 8e-6);
         }
     }
 }
 
-#[test]
-fn router_logits_are_not_rounded() {
+pub fn router_logits_are_not_rounded() {
     let Some(lib) = library() else { return };
     let cases = [
-        Case { cols: 128, rows: &[16, 1], bits: &[8, 8], tokens: 5 },
-        Case { cols: 256, rows: &[64, 1], bits: &[8, 8], tokens: 40 },
-        Case { cols: 2048, rows: &[66, 1], bits: &[8, 8], tokens: 33 },
+        Case { sizes: &[Tiny], cols: 128, rows: &[16, 1], bits: &[8, 8], tokens: 5 },
+        Case { sizes: &[Mini], cols: 256, rows: &[64, 1], bits: &[8, 8], tokens: 40 },
+        Case { sizes: &[Large, Ragged], cols: 2048, rows: &[66, 1], bits: &[8, 8], tokens: 33 },
     ];
     for case in cases {
+        at(case.sizes);
         let mut r = Random(case.cols as u64);
         let x = floats(&mut r, case.tokens * case.cols);
         let m = case.matrices(&mut r);
@@ -153,10 +167,12 @@ fn router_logits_are_not_rounded() {
     }
 }
 
-#[test]
-fn rows_are_normed_and_rounded() {
+pub fn rows_are_normed() {
     let Some(lib) = kernel_file("rows_prefill.metal") else { return };
-    for (cols, tokens) in [(128usize, 3usize), (256, 5), (2048, 2)] {
+    for (sizes, cols, tokens) in
+        [(Tiny, 128usize, 3usize), (Mini, 256, 5), (Large, 2048, 2), (Ragged, 192, 1)]
+    {
+        at(&[sizes]);
         let mut r = Random(cols as u64);
         let residual = floats(&mut r, (tokens + 2) * cols);
         let gain = bfloats(&mut r, cols, 0.5, 1.0);
@@ -169,7 +185,7 @@ fn rows_are_normed_and_rounded() {
             // Two rows too many in the grid: they stay as they were.
             let grid = [tokens as u32 + 2, 1, 1];
             let (mut y, mut y2) = (vec![bf16::NAN; want.len()], vec![bf16::NAN; want.len()]);
-            let mut exact = vec![f32::NAN; want.len()];
+            let (mut exact, mut alone) = (vec![f32::NAN; want.len()], vec![f32::NAN; want.len()]);
             let a = vec![
                 ("residual", read(&residual)),
                 ("gain", read(&gain)),
@@ -190,6 +206,15 @@ fn rows_are_normed_and_rounded() {
             close("rows", &exact, &want, 1e-6);
             let rounded: Vec<bf16> = exact.iter().map(|&v| bf16::from_f32(v)).collect();
             assert!(y == rounded && y2 == rounded, "the rounded rows are those of the exact ones");
+            let a = vec![
+                ("residual", read(&residual)),
+                ("gain", read(&gain)),
+                ("y", write(&mut alone)),
+                ("chunk", read(&chunk)),
+                ("shape", Arg::Bytes(cast_slice(&shape))),
+            ];
+            run(&lib, "norm_rows_float", grid, 128, seed, a);
+            assert_eq!(alone, exact);
 
             let mut last = vec![f32::NAN; cols];
             let c = vec![
