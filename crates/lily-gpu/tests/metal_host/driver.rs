@@ -155,6 +155,11 @@ impl SoftDriver {
         (driver, log)
     }
 
+    /// What it writes down.
+    pub fn log(&self) -> Arc<Mutex<Log>> {
+        self.log.clone()
+    }
+
     fn random(&mut self, n: usize) -> usize {
         self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.random >> 33) as usize % n

@@ -56,7 +56,16 @@ fn small() -> ModelConfig {
 /// and shuffled here.
 #[test]
 fn a_model_runs_as_on_the_soft_device() {
-    let Some((metal, log)) = device(3) else { return };
+    let Some((mut metal, log)) = device(3) else { return };
+    a_model(metal, &log, 13);
+    // Every level a command buffer of its own: two steps of several under way, in order.
+    (metal, _) = device(4).unwrap();
+    metal.set_most_groups(0);
+    let log = metal.driver().log();
+    a_model(metal, &log, 150);
+}
+
+fn a_model(metal: MetalDevice<SoftDriver>, log: &Mutex<Log>, least: u64) {
     let weights = Arc::new(synthetic_weights(&small(), 5));
     let soft = SoftDevice::with_library(library().unwrap(), SoftOptions { checked: false, seed: 0 });
     let run = |device: Box<dyn Device>| {
@@ -81,9 +90,31 @@ fn a_model_runs_as_on_the_soft_device() {
     assert_eq!(want.0, got.0);
     let log = log.lock().unwrap();
     // A chunk of either sequence, a step of both, nine greedy steps, one step more.
-    assert!(log.started == 13 && log.done == log.started, "{} of {} steps", log.done, log.started);
-    // GDN layer: 6 levels or fewer, attention layer 7, and those around them.
-    assert!((10..=18).contains(&log.barriers) && log.dispatches > log.barriers, "{log:?}");
+    assert!(log.started >= least && log.done == log.started, "{} of {} steps", log.done, log.started);
+    if least == 13 {
+        assert_eq!(log.started, 13);
+        // GDN layer: 6 levels or fewer, attention layer 7, and those around them.
+        assert!((10..=18).contains(&log.barriers) && log.dispatches > log.barriers, "{log:?}");
+    } else {
+        assert_eq!(log.barriers, 0, "one level a command buffer");
+    }
+}
+
+/// One of a step's command buffers fails: so does the step, and the others are waited for all the same.
+#[test]
+fn a_part_of_a_step_that_fails_fails_the_step() {
+    let Some((mut d, log)) = device(10) else { return };
+    d.set_most_groups(0);
+    let source = region(&mut d, VALUES as u64 * 4);
+    let [best, ids, out] = rest(&mut d);
+    let plan = d.prepare(Arc::new(argmax(BufferKind::State)), &[source, best, ids, out]).unwrap();
+    log.lock().unwrap().fail = vec![3];
+    let t: Vec<Ticket> = (0..2).map(|_| d.submit(plan, &[]).unwrap()).collect();
+    d.wait(t[0]).unwrap();
+    let error = d.wait(t[1]).unwrap_err().to_string();
+    assert!(error.contains("step 3 was made to fail"), "{error}");
+    let log = log.lock().unwrap();
+    assert_eq!((log.started, log.done), (4, 4));
 }
 
 const VALUES: usize = 3000;

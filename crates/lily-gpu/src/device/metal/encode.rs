@@ -1,4 +1,7 @@
-//! A step as encoder calls: one barrier between two levels, and no call that would bind what is bound already.
+//! A step as encoder calls: one barrier between two levels, and no call that would bind what is bound already. A long step
+//! is several command buffers.
+
+use std::ops::Range;
 
 use super::Encoder;
 use crate::plan::{BoundArg, BoundOp};
@@ -71,10 +74,36 @@ enum Bound<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Encodes a step. `buffers` are those of [`Step::buffers`]; the inputs lie in a buffer from a byte on.
+/// Threadgroups of one command buffer, unless a level has more. The system stops a command buffer that keeps the GPU for
+/// seconds. A decode step of the 35B model has some 70,000; a chunk of 2,048 tokens, 12 TFLOP of arithmetic, 2.4 million.
+pub const MOST_GROUPS: u64 = 1 << 18;
+
+/// The levels of each command buffer of a step: as many as have `most` threadgroups together, and at least one.
+pub fn parts<P>(step: &Step<P>, most: u64) -> Vec<Range<usize>> {
+    let groups = |d: &Dispatch| d.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    let mut out: Vec<Range<usize>> = Vec::new();
+    let mut sum = 0u64;
+    for (i, level) in step.levels.iter().enumerate() {
+        let own = level.iter().map(groups).fold(0, u64::saturating_add);
+        match out.last_mut() {
+            Some(part) if own == 0 || sum.saturating_add(own) <= most => {
+                part.end = i + 1;
+                sum += own;
+            }
+            _ => {
+                out.push(i..i + 1);
+                sum = own;
+            }
+        }
+    }
+    out
+}
+
+/// Encodes some levels of a step. `buffers` are those of [`Step::buffers`]; the inputs lie in a buffer from a byte on.
 pub fn encode<E: Encoder>(
     encoder: &mut E,
     step: &Step<E::Pipeline>,
+    levels: Range<usize>,
     buffers: &[&E::Buffer],
     input: Option<(&E::Buffer, u64)>,
 ) {
@@ -82,7 +111,7 @@ pub fn encode<E: Encoder>(
     let mut bound = [Bound::Nothing; INDICES];
     let mut threadgroup = [0u32; INDICES];
     let mut first = true;
-    for level in step.levels.iter().filter(|l| !l.is_empty()) {
+    for level in step.levels[levels].iter().filter(|l| !l.is_empty()) {
         if !first {
             encoder.barrier();
         }
@@ -214,7 +243,7 @@ mod tests {
 
     fn calls(step: &Step<&'static str>) -> Vec<Call> {
         let mut r = Recorder::default();
-        encode(&mut r, step, &[&"a", &"b"], Some((&"in", 100)));
+        encode(&mut r, step, 0..step.levels.len(), &[&"a", &"b"], Some((&"in", 100)));
         r.0
     }
 
@@ -338,6 +367,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn long_steps_are_several_command_buffers() {
+        // Levels of 6, 12, 0, 6, 600 and 6 threadgroups.
+        let d = || dispatch(0, &[(0, a(0))], &[]);
+        let mut large = d();
+        large.grid = [100, 2, 3];
+        let s = step(vec![vec![d()], vec![d(), d()], vec![], vec![d()], vec![large], vec![d()]]);
+        assert_eq!(parts(&s, 1 << 18), vec![0..6]);
+        assert_eq!(parts(&s, 24), vec![0..4, 4..5, 5..6]);
+        assert_eq!(parts(&s, 23), vec![0..3, 3..4, 4..5, 5..6]);
+        assert_eq!(parts(&s, 0), vec![0..1, 1..3, 3..4, 4..5, 5..6]);
+        assert_eq!(parts(&step(vec![]), 5), Vec::<Range<usize>>::new());
+        // A part begins with nothing bound and ends with no barrier.
+        let mut r = Recorder::default();
+        encode(&mut r, &s, 1..4, &[&"a", &"b"], None);
+        let [first @ .., last] = &r.0[..] else { panic!() };
+        assert!(matches!(first[..2], [Call::Pipeline("p"), Call::Buffer(0, "a", 0)]), "{:?}", r.0);
+        assert!(matches!(last, Call::Dispatch(..)));
+        assert_eq!(r.0.iter().filter(|c| **c == Call::Barrier).count(), 1);
     }
 
     #[test]

@@ -43,12 +43,15 @@ struct Input {
 
 struct Prepared<P> {
     step: Step<P>,
+    /// Levels of each of its command buffers.
+    parts: Vec<Range<usize>>,
     input: Option<Input>,
 }
 
 struct UnderWay<R> {
     ticket: u64,
-    running: R,
+    /// Its command buffers, in order.
+    running: Vec<R>,
     memory: Vec<u64>,
 }
 
@@ -71,6 +74,7 @@ pub struct MetalDevice<D: Driver> {
     memory: HashMap<u64, Memory<D::Buffer>>,
     residency: Residency,
     next: u64,
+    most_groups: u64,
     // Last: buffers and pipelines are dropped before what made them.
     driver: D,
 }
@@ -117,8 +121,14 @@ impl<D: Driver> MetalDevice<D> {
             memory: HashMap::new(),
             residency: Residency::default(),
             next: 0,
+            most_groups: encode::MOST_GROUPS,
             driver,
         })
+    }
+
+    /// Another limit than [`encode::MOST_GROUPS`] for plans prepared from now on.
+    pub fn set_most_groups(&mut self, most: u64) {
+        self.most_groups = most;
     }
 
     /// The driver.
@@ -168,7 +178,9 @@ impl<D: Driver> MetalDevice<D> {
     /// Waits for the oldest step.
     fn finish_oldest(&mut self) {
         let Some(step) = self.under_way.pop_front() else { return };
-        if let Err(error) = self.driver.wait(step.running) {
+        // All of them, also behind one that failed.
+        let mut results: Vec<Result<()>> = step.running.into_iter().map(|r| self.driver.wait(r)).collect();
+        if let Some(Err(error)) = results.iter().position(Result::is_err).map(|i| results.swap_remove(i)) {
             let problem = match error {
                 GpuError::Device { problem, .. } => problem,
                 other => other.to_string(),
@@ -458,7 +470,8 @@ impl<D: Driver> Device for MetalDevice<D> {
             }
         };
         let id = self.fresh();
-        self.plans.insert(id, Prepared { step, input });
+        let parts = encode::parts(&step, self.most_groups);
+        self.plans.insert(id, Prepared { step, parts, input });
         Ok(PlanHandle(id))
     }
 
@@ -493,7 +506,7 @@ impl<D: Driver> Device for MetalDevice<D> {
         memory.sort_unstable();
         memory.dedup();
 
-        let (all, step) = (&self.memory, &self.plans[&plan.0].step);
+        let (all, Prepared { step, parts, .. }) = (&self.memory, &self.plans[&plan.0]);
         let buffer = |p: &Place| match all.get(&p.memory) {
             Some(Memory::Own { buffer, .. }) => Ok(buffer),
             Some(Memory::Imported { buffers, .. }) => Ok(&buffers[p.window].0),
@@ -504,7 +517,19 @@ impl<D: Driver> Device for MetalDevice<D> {
             Some((b, offset)) => Some((buffer(&Place { memory: b.0, window: 0 })?, offset)),
             None => None,
         };
-        let running = self.driver.start(&step.name, &mut |e| encode::encode(e, step, &buffers, input))?;
+        // Command buffers of one queue run in order, and Metal tracks what a later one reads of an earlier one's writes.
+        let mut running = Vec::with_capacity(parts.len());
+        for part in parts {
+            let encode = &mut |e: &mut D::Encoder| encode::encode(e, step, part.clone(), &buffers, input);
+            match self.driver.start(&step.name, encode) {
+                Ok(r) => running.push(r),
+                Err(error) => {
+                    // What was started reads and writes memory that the caller may now change.
+                    running.into_iter().for_each(|r| drop(self.driver.wait(r)));
+                    return Err(error);
+                }
+            }
+        }
         self.submitted += 1;
         self.under_way.push_back(UnderWay { ticket: self.submitted, running, memory });
         Ok(Ticket(self.submitted))

@@ -17,8 +17,8 @@ use objc2_metal::{
     MTLCommandBufferStatus, MTLCommandEncoder, MTLCommandQueue, MTLCompileOptions, MTLComputeCommandEncoder,
     MTLComputePipelineDescriptor, MTLComputePipelineReflection, MTLComputePipelineState,
     MTLCreateSystemDefaultDevice, MTLDevice, MTLDispatchType, MTLGPUFamily, MTLLanguageVersion, MTLLibrary,
-    MTLMathMode, MTLPipelineOption, MTLResidencySet, MTLResidencySetDescriptor, MTLResource,
-    MTLResourceOptions, MTLSize,
+    MTLMathFloatingPointFunctions, MTLMathMode, MTLPipelineOption, MTLResidencySet,
+    MTLResidencySetDescriptor, MTLResource, MTLResourceOptions, MTLSize,
 };
 
 use super::{
@@ -126,6 +126,8 @@ impl ObjcDriver {
         let language = language(facts.tensor_ops, &source);
         let compile = MTLCompileOptions::new();
         compile.setMathMode(MTLMathMode::Safe);
+        // Otherwise sin, cos, exp and log are the fast ones whatever the mode: sin and cos are off by up to 2^-13 then.
+        compile.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
         compile.setLanguageVersion(match language {
             Language::V3_2 => MTLLanguageVersion::Version3_2,
             Language::V4_0 => MTLLanguageVersion::Version4_0,
@@ -139,7 +141,7 @@ impl ObjcDriver {
         let file = options
             .archive_dir
             .as_ref()
-            .map(|dir| dir.join(archive::file_name(&source, language.name(), &facts.name, &system)));
+            .map(|dir| dir.join(archive::file_name(&source, &options_of(language), &facts.name, &system)));
         let found = file.as_deref().filter(|f| f.is_file()).and_then(|f| open_archive(&device, f));
         let kept = Kept { file, found, wanted: Vec::new(), missed: false };
         Ok(Self {
@@ -209,6 +211,11 @@ impl ObjcDriver {
         }
         Ok(())
     }
+}
+
+/// How the kernels are compiled, for the archive's name.
+fn options_of(language: Language) -> String {
+    format!("{}, safe, precise functions", language.name())
 }
 
 fn open_archive(device: &ProtocolObject<dyn MTLDevice>, file: &Path) -> Option<Object<dyn MTLBinaryArchive>> {
