@@ -7,7 +7,8 @@ use lily_gpu::{
     GpuError, kernels,
     plan::{
         ArgValue, BoundOp, BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan,
-        PrefillHead, PrefillShape, Scalar, bind, decode_plan, prefill_plan, report, routes::attention_splits,
+        PrefillHead, PrefillShape, Products, Scalar, bind, decode_plan, prefill_plan, report,
+        routes::attention_splits,
     },
 };
 use lily_model::{Checkpoint, ModelConfig, Quantization};
@@ -77,7 +78,10 @@ fn plans_fit_the_kernels() {
 #[test]
 fn prefill_plans_fit_the_kernels() {
     let manifest = kernels::manifest().unwrap_or_else(|e| panic!("{e}"));
-    for (name, model) in shapes() {
+    let both = |(name, model): (_, ModelShape)| {
+        [Products::F32, Products::Bf16].map(|p| (name, model.clone().with_products(p)))
+    };
+    for (name, model) in shapes().into_iter().flat_map(both) {
         for tokens in [32, 64, 256, 2048] {
             for head in [PrefillHead::None, PrefillHead::Last, PrefillHead::All] {
                 let shape = PrefillShape { tokens, slots: 4, capacity: 4096, context: 4096, head };
@@ -90,13 +94,46 @@ fn prefill_plans_fit_the_kernels() {
     }
 }
 
+/// What every Apple GPU from M1 on has: 32 KiB of threadgroup memory, 1,024 threads of a threadgroup, 31 buffers. Sizes that
+/// depend on the model are added by the plans, whose binding checks them too.
+#[test]
+fn every_kernel_fits_an_m1() {
+    let manifest = kernels::manifest().unwrap();
+    let (mut most, mut seen) = (std::collections::BTreeMap::new(), 0);
+    for k in &manifest.kernels {
+        assert!(k.threadgroup_bytes <= 32 << 10, "{}: {} bytes", k.name, k.threadgroup_bytes);
+        assert!(k.args.iter().all(|a| a.index < 31), "{}", k.name);
+        let threads = k.threads_per_threadgroup.unwrap_or(32);
+        assert!(threads <= 1024 && threads.is_multiple_of(32), "{}: {threads} threads", k.name);
+        most.insert(k.name.as_str(), k.threadgroup_bytes);
+    }
+    let plans = shapes().into_iter().flat_map(|(_, model)| {
+        let step = decode_plan(&model, &step(3, 4096, Ids::Input, Head::Logits));
+        let chunk =
+            PrefillShape { tokens: 256, slots: 4, capacity: 4096, context: 4096, head: PrefillHead::Last };
+        let chunks =
+            [Products::F32, Products::Bf16].map(|p| prefill_plan(&model.clone().with_products(p), &chunk));
+        [vec![step], chunks.to_vec()].concat()
+    });
+    for op in plans.flat_map(|p| p.ops) {
+        let threads: u32 = op.group.iter().product();
+        let fixed = manifest.kernel(&op.kernel).unwrap().threadgroup_bytes;
+        let bytes = fixed + op.threadgroup.iter().map(|n| n.next_multiple_of(16)).sum::<u32>();
+        assert!(bytes <= 32 << 10 && threads <= 1024, "{}: {bytes} bytes, {threads} threads", op.label);
+        most.entry(manifest.kernel(&op.kernel).unwrap().name.as_str()).and_modify(|b| *b = bytes.max(*b));
+        seen += 1;
+    }
+    println!("threadgroup memory: {most:#?}");
+    assert!(seen > 500, "{seen}");
+}
+
 /// 4,096 tokens of the 35B model in one chunk: every weight is read once, none is written, and no buffer is as large as
 /// an expanded matrix stack would be.
 #[test]
 fn counters_of_a_chunk_of_the_35b_model() {
     let config = ModelConfig::qwen3_6_35b_a3b(40);
     let quantization = Quantization::mlx_4bit(40);
-    let model = ModelShape::from_quantization(&config, &quantization);
+    let model = ModelShape::from_quantization(&config, &quantization).with_products(Products::F32);
     let shape =
         PrefillShape { tokens: 4096, slots: 1, capacity: 4096, context: 4096, head: PrefillHead::Last };
     let plan = prefill_plan(&model, &shape);
@@ -121,7 +158,8 @@ fn the_report_prints_the_counters() {
     let text =
         report("qwen3.6-35b-a3b, 40 layers", &config, &Quantization::mlx_4bit(40), &[256, 4096, 32_768]);
     println!("{text}");
-    for row in ["| 256 | 254 | 254 |", "| 4,096 | 254 | 254 |", "| 4,096 | 663 | 583 |"] {
+    let prefill = ["| 4,096 | f32 | 663 | 583 |", "| 4,096 | BF16 | 663 | 583 |"];
+    for row in ["| 256 | 254 | 254 |", "| 4,096 | 254 | 254 |"].into_iter().chain(prefill) {
         assert!(text.contains(row), "{row}");
     }
     assert!(text.contains("| dequantisation inside the products |"));

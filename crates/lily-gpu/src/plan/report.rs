@@ -3,22 +3,32 @@
 use lily_model::{ModelConfig, Quantization};
 
 use super::{
-    Ablation, Counters, DecodeShape, Floor, ModelShape, PrefillHead, PrefillShape, decode_ablations,
-    decode_plan, prefill_ablations, prefill_plan,
+    Ablation, Counters, DecodeShape, Floor, ModelShape, PrefillHead, PrefillShape, Products,
+    decode_ablations, decode_plan, prefill_ablations, prefill_plan,
 };
 
-/// All tables for a model; the choices are undone at the largest of the contexts.
+/// All tables for a model. Choices of decode are undone at every context from 32K on, those of prefill at every size from
+/// 512 to 4,096; where there is none, at the largest context.
 pub fn report(name: &str, config: &ModelConfig, quantization: &Quantization, contexts: &[usize]) -> String {
     let model = ModelShape::from_quantization(config, quantization);
     let mut out = decode_table(name, config, quantization, contexts);
     out += &prefill_table(name, &model, contexts);
-    if let Some(&context) = contexts.iter().max() {
+    let model = model.with_products(Products::F32);
+    for context in chosen(contexts, 32_768, usize::MAX) {
         out += &format!("\nDecode at {} with one choice undone.\n\n", grouped(context));
         out += &ablation_table(&decode_ablations(&model, &DecodeShape::single(context, config.vocab_size)));
+    }
+    for context in chosen(contexts, 512, 4096) {
         out += &format!("\nPrefill of {} tokens with one choice undone.\n\n", grouped(context));
         out += &ablation_table(&prefill_ablations(&model, &chunk(context)));
     }
     out
+}
+
+/// The contexts in a range; the largest of all where none is.
+fn chosen(contexts: &[usize], least: usize, most: usize) -> Vec<usize> {
+    let inside: Vec<usize> = contexts.iter().copied().filter(|c| (least..=most).contains(c)).collect();
+    if inside.is_empty() { contexts.iter().copied().max().into_iter().collect() } else { inside }
 }
 
 /// Digits in groups of three.
@@ -47,15 +57,16 @@ fn mb(bytes: u64) -> String {
 /// One chunk of several sizes.
 fn prefill_table(name: &str, model: &ModelShape, sizes: &[usize]) -> String {
     let mut out = format!(
-        "\nPrefill of one chunk from an empty sequence, {name}. Bytes as above.\n\n\
-         | tokens | dispatches | levels | weights read | weights written | KV | state | activations | together | \
-         MB a token |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+        "\nPrefill of one chunk from an empty sequence, {name}. Bytes as above. Products take f32 (Metal) or BF16 (CUDA).\n\n\
+         | tokens | products | dispatches | levels | weights read | weights written | KV | state | activations | together | \
+         MB a token |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     );
-    for &tokens in sizes {
+    let formats = [(Products::F32, "f32"), (Products::Bf16, "BF16")];
+    for (&tokens, (products, format)) in sizes.iter().flat_map(|s| formats.map(|f| (s, f))) {
         let shape = chunk(tokens);
-        let c = Counters::of(&prefill_plan(model, &shape));
+        let c = Counters::of(&prefill_plan(&model.clone().with_products(products), &shape));
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.2} |\n",
+            "| {} | {format} | {} | {} | {} | {} | {} | {} | {} | {} | {:.2} |\n",
             grouped(shape.tokens),
             c.dispatches,
             c.levels,
@@ -73,17 +84,19 @@ fn prefill_table(name: &str, model: &ModelShape, sizes: &[usize]) -> String {
 
 fn ablation_table(list: &[Ablation]) -> String {
     let mut out = String::from(
-        "| without | instead | dispatches | waits of the host | MB moved | MB of memory |\n|---|---|---:|---:|---:|---:|\n",
+        "| without | instead | dispatches | waits of the host | MB moved | MB of memory | published gain in speed |\n\
+         |---|---|---:|---:|---:|---:|---|\n",
     );
     for a in list {
         out += &format!(
-            "| {} | {} | {:+} | {:+} | {:+.2} | {:+.2} |\n",
+            "| {} | {} | {:+} | {:+} | {:+.2} | {:+.2} | {} |\n",
             a.without,
             a.instead,
             a.dispatches,
             a.round_trips,
             a.bytes as f64 / 1e6,
-            a.memory as f64 / 1e6
+            a.memory as f64 / 1e6,
+            a.published
         );
     }
     out
