@@ -122,6 +122,10 @@ impl Backend for GpuBackend {
         Ok(())
     }
 
+    fn identity(&self) -> Option<String> {
+        Some(format!("{} {:016x}", self.format(), self.model.fingerprint()))
+    }
+
     fn memory(&self) -> MemoryFigures {
         let m = self.model.memory();
         let size = |bytes: u64| bytes.try_into().unwrap_or(usize::MAX);

@@ -150,6 +150,11 @@ impl GpuModel {
         self.device.as_ref()
     }
 
+    /// Tells models apart: snapshots of one fit no other. Of the sizes, and of samples of every matrix.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
     /// What became of the weights.
     pub fn load_report(&self) -> &LoadReport {
         &self.tensors.report
