@@ -6,6 +6,8 @@
 //! cargo run --release -p lily-gpu --example cuda -- golden FILE        # every op on the software GPU; needs no GPU
 //! cargo run --release -p lily-gpu --example cuda -- check FILE         # every op against that
 //! cargo run --release -p lily-gpu --example cuda -- compare [CONTEXT,...]   # 4 layers against the CPU backend
+//! cargo run --release -p lily-gpu --example cuda -- prefill [LAYERS [PROMPT,... [OUT.json]]]   # whole prompts
+//! cargo run --release -p lily-gpu --example cuda -- prefill-check      # accuracy of a chunk, layer by layer
 //! cargo run --release -p lily-gpu --example cuda -- bench [LAYERS [CONTEXT,... [OUT.json]]]
 //! ```
 
@@ -18,6 +20,9 @@ mod compare;
 #[cfg(not(target_os = "macos"))]
 #[path = "cuda/ops.rs"]
 mod ops;
+#[cfg(not(target_os = "macos"))]
+#[path = "cuda/prefill.rs"]
+mod prefill;
 
 #[cfg(not(target_os = "macos"))]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,6 +42,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             bench::prefill_check()
         }
         ["compare", rest @ ..] => compare::run(&numbers(rest.first().copied().unwrap_or("1,300,5000"))?),
+        ["prefill-check"] => prefill::check(),
+        ["prefill", rest @ ..] => {
+            let layers = rest.first().map_or(Ok(40), |l| l.parse())?;
+            let prompts = rest.get(1).copied().unwrap_or("512,2048,8192,32768,131072");
+            prefill::run(layers, &numbers(prompts)?, rest.get(2).map(|p| p.as_ref()))
+        }
         ["bench", rest @ ..] => {
             let layers = rest.first().map_or(Ok(40), |l| l.parse())?;
             let contexts = rest.get(1).copied().unwrap_or("256,4096,32768,131072");

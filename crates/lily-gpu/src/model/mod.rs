@@ -22,14 +22,14 @@ pub(crate) use load::{rotary_rates, tensors};
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},
     error::{GpuError, Result},
-    plan::{DecodeShape, ModelShape, PrefillShape, routes::products},
+    plan::{
+        DecodeShape, ModelShape, PrefillShape,
+        routes::{largest_chunk, products},
+    },
 };
 use cache::Cache;
 use load::Weights;
 
-/// Most tokens of one prefill chunk: enough that weights are read for many tokens at once, and few enough that
-/// activations stay below half a gigabyte on the 35B model.
-const MAX_CHUNK: usize = 2048;
 /// Most tokens whose logits are computed at once: the 35B model's take a megabyte each.
 const LOGITS_CHUNK: usize = 64;
 /// Most sequences of one step; larger batches take several.
@@ -162,7 +162,8 @@ impl GpuModel {
 
     /// Most tokens of one [`prefill`](Self::prefill).
     pub fn max_chunk(&self) -> usize {
-        MAX_CHUNK
+        let facts = self.device.facts();
+        largest_chunk(facts.unified, facts.memory)
     }
 
     /// An empty sequence that can grow to `capacity` tokens.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{GpuModel, LOGITS_CHUNK, LogitsWanted, MAX_BATCH, MAX_CHUNK, PlanKey};
+use super::{GpuModel, LOGITS_CHUNK, LogitsWanted, MAX_BATCH, PlanKey};
 use crate::{
     device::{PlanHandle, Region, Ticket},
     error::{GpuError, Result},
@@ -25,8 +25,9 @@ impl GpuModel {
         wanted: LogitsWanted,
         out: &mut Vec<f32>,
     ) -> Result<()> {
-        if tokens.is_empty() || tokens.len() > MAX_CHUNK {
-            return Err(GpuError::BadChunk { found: tokens.len(), most: MAX_CHUNK });
+        let most = self.max_chunk();
+        if tokens.is_empty() || tokens.len() > most {
+            return Err(GpuError::BadChunk { found: tokens.len(), most });
         }
         self.check_append(sequence, tokens)?;
         out.clear();
@@ -80,8 +81,8 @@ impl GpuModel {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let (most, head) = match wanted {
-            LogitsWanted::None => (MAX_CHUNK, PrefillHead::None),
-            LogitsWanted::Last => (MAX_CHUNK, PrefillHead::Last),
+            LogitsWanted::None => (self.max_chunk(), PrefillHead::None),
+            LogitsWanted::Last => (self.max_chunk(), PrefillHead::Last),
             LogitsWanted::All => (LOGITS_CHUNK, PrefillHead::All),
         };
         for part in tokens.chunks(most) {

@@ -73,7 +73,7 @@ fn declared_bytes_are_the_bytes_touched() {
         let mut out = Vec::new();
         for position in positions {
             while m.position(sequence).unwrap() < position as usize {
-                let n = (position as usize - m.position(sequence).unwrap()).min(MAX_CHUNK);
+                let n = (position as usize - m.position(sequence).unwrap()).min(m.max_chunk());
                 let ids: Vec<u32> = (0..n as u32).map(|i| 7 * i % 1000).collect();
                 m.prefill(sequence, &ids, LogitsWanted::None, &mut out).unwrap();
             }

@@ -35,6 +35,16 @@ pub fn chunk_class(tokens: usize) -> usize {
     tokens.next_power_of_two().max(32)
 }
 
+/// Most tokens of one prefill chunk on a device. 2,048 are enough that weights are read for many tokens at once, and their
+/// activations take half a gigabyte on the 35B model. A large GPU with memory of its own has room for 8,192, whose
+/// activations take two: its experts get 256 tokens each, which fill the tiles of its matrix units.
+pub fn largest_chunk(unified: bool, memory: Option<u64>) -> usize {
+    if !unified && memory.is_some_and(|m| m >= LARGE_MEMORY) { 8192 } else { 2048 }
+}
+
+/// Memory from which a GPU counts as large: twice what the 35B model's weights take.
+const LARGE_MEMORY: u64 = 40 << 30;
+
 /// Tokens of a tile in prefill's products: 32 or 64. Taller tiles dequantise a weight for more tokens; short chunks
 /// need the threadgroups.
 pub fn gemm_rows(tokens: usize) -> usize {
@@ -151,6 +161,14 @@ mod tests {
             })
         };
         assert_eq!(["cuda", "metal", "soft"].map(on), [Products::Bf16, Products::F32, Products::F32]);
+    }
+
+    #[test]
+    fn chunks_of_devices() {
+        assert_eq!(largest_chunk(false, Some(LARGE_MEMORY)), 8192);
+        assert_eq!(largest_chunk(false, Some(LARGE_MEMORY - 1)), 2048);
+        assert_eq!(largest_chunk(true, Some(512 << 30)), 2048);
+        assert_eq!(largest_chunk(false, None), 2048);
     }
 
     #[test]

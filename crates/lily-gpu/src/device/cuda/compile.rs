@@ -12,7 +12,7 @@ use libloading::Library;
 use lily_msl::{emit::CudaOptions, manifest::Manifest};
 use sha2::{Digest, Sha256};
 
-use super::{NAME, native};
+use super::{NAME, native, native_prefill::HOPPER};
 use crate::{
     error::{GpuError, Result},
     kernels,
@@ -51,8 +51,10 @@ pub fn shared_program(arch: u32) -> Result<Program> {
 
 /// The native kernels, for [`NATIVE_ARCH`] and later.
 pub fn native_program(arch: u32, manifest: &Manifest) -> Result<Program> {
-    let options = vec!["-std=c++17".into(), format!("-arch=sm_{arch}")];
-    Ok(Program { name: "native.cu", source: native::source(manifest)?, options })
+    // Hopper's own instructions are not part of the architectures after it.
+    let suffix = if arch == HOPPER { "a" } else { "" };
+    let options = vec!["-std=c++17".into(), format!("-arch=sm_{arch}{suffix}")];
+    Ok(Program { name: "native.cu", source: native::source(arch, manifest)?, options })
 }
 
 impl Program {

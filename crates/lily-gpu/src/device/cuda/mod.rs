@@ -10,6 +10,7 @@ mod compile;
 mod driver;
 mod fill;
 mod native;
+mod native_prefill;
 mod profile;
 #[cfg(test)]
 mod tests;
@@ -160,7 +161,7 @@ impl CudaDevice {
         }
         if self.limits.arch >= compile::NATIVE_ARCH {
             let module = self.module(&compile::native_program(self.limits.arch, self.manifest)?)?;
-            for &symbol in native::SYMBOLS {
+            for symbol in native::symbols(self.limits.arch) {
                 self.native.insert(symbol, self.driver.function(&module, symbol, &self.limits)?);
             }
         }
@@ -281,7 +282,7 @@ impl CudaDevice {
 
 /// Arguments that native kernels load with bulk copies or sixteen bytes at once.
 fn is_weight(name: &str) -> bool {
-    !matches!(name, "positions" | "slots" | "ids" | "routed" | "chunk")
+    !matches!(name, "positions" | "slots" | "ids" | "routed" | "chunk" | "a_log" | "dt_bias")
 }
 
 impl Device for CudaDevice {
@@ -445,6 +446,11 @@ impl CudaDevice {
         for (at, &i) in order.iter().enumerate() {
             let native = self.options.native && native::early_reads_hold(&plan, &order, at);
             launches.push(self.launch_of(&plan.ops[i], &ops[i], &addresses, native)?);
+        }
+        let symbols: Vec<&str> = launches.iter().map(|l| l.symbol.as_str()).collect();
+        for at in native_prefill::misplaced(&plan, &order, &symbols) {
+            let i = order[at];
+            launches[at] = self.launch_of(&plan.ops[i], &ops[i], &addresses, false)?;
         }
         for at in 0..launches.len() {
             let free = launches.get(at + 1).is_none_or(|next| !native::reads_two_back(&next.symbol));

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 
 use lily_msl::manifest::{ArgManifest, KernelManifest, Manifest};
 
-use super::driver::Limits;
+use super::{
+    driver::Limits,
+    native_prefill::{HOPPER, HOPPER_SYMBOLS},
+};
 use crate::{
     error::{GpuError, Result},
     plan::{Access, ArgValue, Op, Plan, Scalar, routes::Splits},
@@ -18,7 +21,15 @@ const SOURCES: &[(&str, &str)] = &[
     ("gdn.cu", include_str!("../../../../../kernels/cuda/gdn.cu")),
     ("attention.cu", include_str!("../../../../../kernels/cuda/attention.cu")),
     ("gemm.cu", include_str!("../../../../../kernels/cuda/gemm.cu")),
+    ("gdn_prefill.cu", include_str!("../../../../../kernels/cuda/gdn_prefill.cu")),
+    ("moe_prefill.cu", include_str!("../../../../../kernels/cuda/moe_prefill.cu")),
     ("synthetic.cu", include_str!("../../../../../kernels/cuda/synthetic.cu")),
+];
+/// Those with instructions that only Hopper has.
+const HOPPER_SOURCES: &[(&str, &str)] = &[
+    ("wgmma.cu", include_str!("../../../../../kernels/cuda/wgmma.cu")),
+    ("gemm_hopper.cu", include_str!("../../../../../kernels/cuda/gemm_hopper.cu")),
+    ("attention_hopper.cu", include_str!("../../../../../kernels/cuda/attention_hopper.cu")),
 ];
 const COMMON: &str = include_str!("../../../../../kernels/cuda/common.cuh");
 
@@ -34,9 +45,15 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("ExpertsGateUpArgs", "experts_gate_up"),
     ("ExpertsDownArgs", "experts_down"),
     ("SharedGateUpArgs", "shared_gate_up"),
+    ("GdnConvolveArgs", "gdn_convolve"),
+    ("GdnFactorsArgs", "gdn_factors"),
+    ("GdnScanArgs", "gdn_scan"),
+    ("MoeSortArgs", "moe_sort"),
+    ("MoeBlocksArgs", "moe_blocks"),
+    ("AttentionPrefillArgs", "attention_prefill_8"),
 ];
 
-/// Symbols of all native kernels.
+/// Symbols of the native kernels that every architecture from [`super::compile::NATIVE_ARCH`] on has.
 pub const SYMBOLS: &[&str] = &[
     "native_project_norm",
     "native_project_norm_mixed",
@@ -52,11 +69,23 @@ pub const SYMBOLS: &[&str] = &[
     "native_experts_gate_up",
     "native_experts_down",
     "native_shared_gate_up",
+    "native_gdn_convolve",
+    "native_gdn_factors",
+    "native_gdn_scan",
+    "native_router",
+    "native_moe_sort",
+    "native_moe_blocks",
     "native_fill",
 ];
 
+/// Symbols of all native kernels of an architecture.
+pub fn symbols(arch: u32) -> impl Iterator<Item = &'static str> {
+    let hopper = if arch == HOPPER { HOPPER_SYMBOLS } else { &[] };
+    SYMBOLS.iter().chain(hopper).copied()
+}
+
 /// The text for NVRTC.
-pub fn source(manifest: &Manifest) -> Result<String> {
+pub fn source(arch: u32, manifest: &Manifest) -> Result<String> {
     let mut out = String::from("#line 1 \"common.cuh\"\n");
     out.push_str(COMMON);
     out.push_str("#line 1 \"<arguments>\"\n");
@@ -64,7 +93,8 @@ pub fn source(manifest: &Manifest) -> Result<String> {
         let kernel = manifest.kernel(kernel).map_err(|e| GpuError::Kernels(e.to_string()))?;
         structure(&mut out, name, kernel)?;
     }
-    for (name, text) in SOURCES {
+    let hopper = if arch == HOPPER { HOPPER_SOURCES } else { &[] };
+    for (name, text) in SOURCES.iter().chain(hopper) {
         let _ = writeln!(out, "#line 1 \"{name}\"");
         out.push_str(text);
     }
@@ -78,11 +108,16 @@ fn structure(out: &mut String, name: &str, kernel: &KernelManifest) -> Result<()
         let _ = match a.inline_bytes() {
             None => writeln!(out, "  void* {};", a.name),
             Some(layout) => {
-                let mut fields = String::new();
-                for f in &layout.fields {
-                    let _ = write!(fields, " {} {};", c_type(a, &f.ty)?, f.name);
+                // A value by itself has no fields.
+                if layout.fields.iter().all(|f| f.name.is_empty()) {
+                    writeln!(out, "  {} {};", c_type(a, &a.element)?, a.name)
+                } else {
+                    let mut fields = String::new();
+                    for f in &layout.fields {
+                        let _ = write!(fields, " {} {};", c_type(a, &f.ty)?, f.name);
+                    }
+                    writeln!(out, "  struct alignas({}) {{{fields} }} {};", layout.align, a.name)
                 }
-                writeln!(out, "  struct alignas({}) {{{fields} }} {};", layout.align, a.name)
             }
         };
     }
@@ -163,14 +198,14 @@ pub fn early_reads_hold(plan: &Plan, order: &[usize], at: usize) -> bool {
 }
 
 /// A scalar of the op's inline structure.
-fn scalar(op: &Op, name: &str) -> Option<u32> {
+pub(super) fn scalar(op: &Op, name: &str) -> Option<u32> {
     fields(op).find_map(|(n, v)| match v {
         Scalar::U32(v) if n == name => Some(v),
         _ => None,
     })
 }
 
-fn four(op: &Op, name: &str) -> Option<[u32; 4]> {
+pub(super) fn four(op: &Op, name: &str) -> Option<[u32; 4]> {
     fields(op).find_map(|(n, v)| match v {
         Scalar::U32x4(v) if n == name => Some(v),
         _ => None,
@@ -200,11 +235,7 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
         "gdn_step" => gdn_step(op),
         "attention_split_8" | "attention_blocks_8" => attention_split(op),
         "attention_combine" | "attention_blocks_combine" => attention_combine(op),
-        k if k.starts_with("gemm_") => gemm(op),
-        "shared_gate_up" => shared_gate_up(op),
-        "experts_gate_up" => grouped("native_experts_gate_up", op, scalar(op, "width")?, 64),
-        "experts_down" => grouped("native_experts_down", op, scalar(op, "hidden")?, 128),
-        _ => None,
+        _ => super::native_prefill::route(op, limits),
     }?;
     (launch.shared <= limits.shared).then_some(launch)
 }
@@ -331,69 +362,6 @@ fn attention_combine(op: &Op) -> Option<Launch> {
         threads: 256,
         shared: 0,
         extra: vec![0, 0],
-    })
-}
-
-/// Weight rows of a tile in gemm.cu.
-const GEMM_ROWS: u32 = 128;
-
-/// `GEMM_SHARED` of gemm.cu: three steps of inputs, two of weights, rows of 144 bytes.
-const fn gemm_shared(rows: u32) -> u32 {
-    (3 * rows + 2 * GEMM_ROWS) * 144
-}
-
-fn gemm(op: &Op) -> Option<Launch> {
-    let (name, height) = op.kernel.rsplit_once('_')?;
-    let symbol = match name {
-        "gemm" => "native_gemm",
-        "gemm_add" => "native_gemm_add",
-        "gemm_bfloat" => "native_gemm_bfloat",
-        _ => return None,
-    };
-    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
-    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
-    let tokens = op.grid[1] * height.parse::<u32>().ok()?;
-    // A tile has 128 tokens; short chunks are better off with smaller ones.
-    if bits[..matrices].iter().any(|&b| b != 4) || cols % 64 != 0 || tokens < 64 {
-        return None;
-    }
-    let blocks = rows[..matrices].iter().map(|r| r.div_ceil(GEMM_ROWS)).sum();
-    Some(Launch {
-        symbol,
-        grid: [blocks, tokens.div_ceil(128), 1],
-        threads: 256,
-        shared: gemm_shared(128),
-        extra: vec![],
-    })
-}
-
-fn shared_gate_up(op: &Op) -> Option<Launch> {
-    let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "shared_width")?);
-    // moe_prefill.metal has 32 tokens a threadgroup.
-    let tokens = op.grid[1] * 32;
-    if hidden % 64 != 0 || width % 64 != 0 || tokens < 64 {
-        return None;
-    }
-    Some(Launch {
-        symbol: "native_shared_gate_up",
-        grid: [width / 64, tokens.div_ceil(128), 1],
-        threads: 256,
-        shared: gemm_shared(128),
-        extra: vec![],
-    })
-}
-
-/// A product with the experts' matrices: blocks of at most 32 pairs of one expert.
-fn grouped(symbol: &'static str, op: &Op, rows: u32, tile: u32) -> Option<Launch> {
-    if scalar(op, "hidden")? % 128 != 0 || scalar(op, "width")? % 64 != 0 {
-        return None;
-    }
-    Some(Launch {
-        symbol,
-        grid: [rows.div_ceil(tile), op.grid[1], 1],
-        threads: 256,
-        shared: gemm_shared(32),
-        extra: vec![],
     })
 }
 

@@ -4,10 +4,14 @@ use super::{
     compile,
     driver::Limits,
     native::{self, attention_splits},
+    native_prefill::{HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced},
 };
 use crate::{
     kernels,
-    plan::{DecodeShape, Head, Ids, ModelShape, Op, Plan, bind, decode_plan, routes::Splits},
+    plan::{
+        DecodeShape, Head, Ids, ModelShape, Op, Plan, PrefillHead, PrefillShape, bind, decode_plan,
+        prefill_plan, routes::Splits,
+    },
 };
 use lily_model::{ModelConfig, config::Quantization};
 
@@ -135,12 +139,17 @@ fn early_reads() {
 fn source_has_every_structure_and_kernel() {
     let manifest = kernels::manifest().expect("the kernels parse");
     let program = compile::native_program(90, manifest).expect("the source can be written");
-    for symbol in native::SYMBOLS {
+    for symbol in native::symbols(90) {
         assert!(
             program.source.contains(&format!("{symbol}(")) || program.source.contains(&format!("({symbol},")),
             "{symbol}"
         );
     }
+    assert!(program.options.contains(&"-arch=sm_90a".to_string()));
+    // Later architectures do not have Hopper's own instructions.
+    let later = compile::native_program(120, manifest).expect("the source can be written");
+    assert!(later.options.contains(&"-arch=sm_120".to_string()) && !later.source.contains("wgmma"));
+    assert!(native::symbols(120).all(|s| !HOPPER_SYMBOLS.contains(&s) && later.source.contains(s)));
     let project = manifest.kernel("project_norm_1").expect("a kernel");
     for a in &project.args {
         assert!(program.source.contains(&format!(" {};", a.name)), "{}", a.name);
@@ -162,4 +171,114 @@ fn source_has_every_structure_and_kernel() {
 fn plan_binds() {
     let manifest = kernels::manifest().expect("the kernels parse");
     assert_eq!(bind(&plan(2), manifest).expect("binds").len(), plan(2).ops.len());
+}
+
+fn prefill(tokens: usize) -> Plan {
+    let config = ModelConfig::qwen3_6_35b_a3b(4);
+    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4));
+    let shape = PrefillShape { tokens, slots: 1, capacity: 8192, context: tokens, head: PrefillHead::Last };
+    prefill_plan(&model, &shape)
+}
+
+fn symbols(plan: &Plan, limits: &Limits) -> Vec<String> {
+    plan.ops
+        .iter()
+        .map(|o| native::route(o, limits).map_or(o.kernel.clone(), |l| l.symbol.to_string()))
+        .collect()
+}
+
+#[test]
+fn kernels_of_a_chunk() {
+    let plan = prefill(2048);
+    let of = |limits: &Limits, label: &str| native::route(&op(&plan, label), limits).map(|l| l.symbol);
+    for (label, hopper, later) in [
+        ("layers.0.gdn.in", "hopper_gemm_256", "native_gemm"),
+        ("layers.0.gdn.out", "hopper_gemm_add_256", "native_gemm_add"),
+        ("layers.0.gdn.convolve", "native_gdn_convolve", "native_gdn_convolve"),
+        ("layers.0.gdn.factors", "native_gdn_factors", "native_gdn_factors"),
+        ("layers.0.gdn.scan", "native_gdn_scan", "native_gdn_scan"),
+        ("layers.0.experts.router", "native_router", "native_router"),
+        ("layers.0.experts.sort", "native_moe_sort", "native_moe_sort"),
+        ("layers.0.experts.gate_up", "hopper_experts_gate_up_128", "native_experts_gate_up"),
+        ("layers.0.experts.down", "hopper_experts_down_128", "native_experts_down"),
+        ("layers.0.experts.shared_gate_up", "hopper_shared_gate_up", "native_shared_gate_up"),
+    ] {
+        assert_eq!(of(&H200, label), Some(hopper), "{label}");
+        assert_eq!(of(&Limits { arch: 100, ..H200 }, label), Some(later), "{label}");
+        assert_eq!(of(&Limits { arch: 80, ..H200 }, label), None, "{label}");
+    }
+    assert_eq!(of(&H200, "layers.0.experts.blocks"), Some("native_moe_blocks"));
+    assert_eq!(of(&H200, "layers.3.attention.flash"), Some("hopper_attention_prefill"));
+    for later in ["layers.0.experts.blocks", "layers.3.attention.flash"] {
+        assert_eq!(of(&Limits { arch: 120, ..H200 }, later), None, "{later}");
+    }
+    // Every grid has blocks and fits; 128 tokens of eight heads a block of attention, two KV heads.
+    for tokens in [32, 64, 96, 320, 512, 2048, 8192] {
+        for o in &prefill(tokens).ops {
+            let Some(l) = native::route(o, &H200) else { continue };
+            assert!(l.shared <= H200.shared && l.grid.iter().all(|&g| g > 0), "{tokens}: {}", o.label);
+            assert!(l.extra.len() % 2 == 0, "{}", o.label);
+        }
+    }
+    let flash = native::route(&op(&plan, "layers.3.attention.flash"), &H200).expect("native");
+    assert_eq!(flash.grid, [2048 / 16 * 2, 1, 1]);
+}
+
+/// A GDN chunk's three kernels share a layout: together or not at all. Blocks of more than 32 pairs are for Hopper's products only.
+#[test]
+fn kernels_that_go_together() {
+    let check = |plan: &Plan, limits: &Limits| {
+        let order: Vec<usize> = (0..plan.ops.len()).collect();
+        let symbols = symbols(plan, limits);
+        let names: Vec<&str> = symbols.iter().map(String::as_str).collect();
+        misplaced(plan, &order, &names).into_iter().map(|at| plan.ops[at].label.clone()).collect::<Vec<_>>()
+    };
+    for tokens in [32, 64, 2048] {
+        assert_eq!(check(&prefill(tokens), &H200), Vec::<String>::new(), "{tokens}");
+    }
+    // Too little shared memory for the scan: convolution and factors stay translated as well.
+    let little = Limits { arch: 120, shared: 101_376, ..H200 };
+    let found = check(&prefill(64), &little);
+    assert_eq!(found.len(), 6, "{found:?}");
+    assert!(found.iter().all(|l| l.ends_with("gdn.convolve") || l.ends_with("gdn.factors")), "{found:?}");
+    // An odd step of 32 tokens: none of the three has a native form.
+    assert!(native::route(&op(&prefill(96), "layers.0.gdn.scan"), &H200).is_none());
+    // Products of the experts that cannot take large blocks.
+    let plan = prefill(64);
+    let order: Vec<usize> = (0..plan.ops.len()).collect();
+    let mut names = symbols(&plan, &H200);
+    let at = plan.ops.iter().position(|o| o.label == "layers.1.experts.down").expect("an op");
+    names[at] = "native_experts_down".into();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let found = misplaced(&plan, &order, &names);
+    assert_eq!(found.len(), 4);
+    assert!(found.iter().all(|&at| plan.ops[at].kernel == "moe_blocks"));
+}
+
+#[test]
+fn inputs_of_a_tile() {
+    // 98 blocks of rows: 784 tiles of 256 make 6 rounds, 1,568 of 128 make 12.
+    assert_eq!(hopper_inputs(98, 2048, 132), 256);
+    // 4 tiles of 128 tokens: 392 make 3 rounds of 3, 196 of 256 make 2 of 5.
+    assert_eq!(hopper_inputs(98, 512, 132), 128);
+    // 16 blocks: one round of 256.
+    assert_eq!(hopper_inputs(16, 2048, 132), 256);
+    assert_eq!(hopper_inputs(16, 1024, 132), 128);
+    assert_eq!(hopper_inputs(1, 64, 132), 128);
+}
+
+/// Blocks of pairs are as large as the experts' kernels take, at every size of a chunk.
+#[test]
+fn pairs_of_a_block() {
+    assert_eq!([512, 2048, 6144, 8192].map(|t| hopper_pairs(256, t * 8 / 32 + 256)), [128, 128, 256, 256]);
+    assert_eq!(hopper_pairs(256, 0), 128);
+    for (tokens, most) in [(32, 128), (2048, 128), (4096, 128), (8192, 256)] {
+        let plan = prefill(tokens);
+        let launch = |label: &str| native::route(&op(&plan, label), &H200).expect("native");
+        assert_eq!(launch("layers.0.experts.blocks").extra, [most, 0], "{tokens}");
+        for kernel in ["gate_up", "down"] {
+            let l = launch(&format!("layers.0.experts.{kernel}"));
+            assert_eq!(l.symbol, format!("hopper_experts_{kernel}_{most}"), "{tokens}");
+        }
+    }
 }

@@ -1,0 +1,289 @@
+//! Native kernels of prefill: which runs for which op, and how. Hopper (compute capability 9.0) has kernels of its own, with
+//! its warpgroup instructions; later GPUs don't have those and take the kernels for the instructions that all share.
+
+use super::{
+    driver::Limits,
+    native::{Launch, four, scalar},
+};
+use crate::plan::{ArgValue, Op, Plan};
+
+/// The architecture with warpgroup instructions.
+pub const HOPPER: u32 = 90;
+
+/// Symbols that exist on [`HOPPER`] only.
+pub const HOPPER_SYMBOLS: &[&str] = &[
+    "hopper_gemm_128",
+    "hopper_gemm_256",
+    "hopper_gemm_add_128",
+    "hopper_gemm_add_256",
+    "hopper_experts_gate_up_128",
+    "hopper_experts_gate_up_256",
+    "hopper_experts_down_128",
+    "hopper_experts_down_256",
+    "hopper_shared_gate_up",
+    "hopper_attention_prefill",
+];
+
+/// Weight rows of a tile in gemm.cu and gemm_hopper.cu.
+const WEIGHT_ROWS: u32 = 128;
+
+/// The native kernel of a prefill op, if there is one for its shape.
+pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
+    let hopper = limits.arch == HOPPER;
+    match op.kernel.as_str() {
+        "gdn_convolve" | "gdn_factors" | "gdn_scan" => gdn(op),
+        "gemm_float_32" => router(op),
+        "moe_sort" => moe_sort(op),
+        "moe_blocks" if hopper => moe_blocks(op),
+        "attention_prefill_8" if hopper => attention(op),
+        k if k.starts_with("gemm_") => {
+            (if hopper { hopper_gemm(op, limits) } else { None }).or_else(|| gemm(op))
+        }
+        "shared_gate_up" => {
+            (if hopper { hopper_shared(op, limits) } else { None }).or_else(|| shared_gate_up(op))
+        }
+        "experts_gate_up" => hopper_experts(op, limits)
+            .or_else(|| grouped("native_experts_gate_up", op, scalar(op, "width")?, 64)),
+        "experts_down" => hopper_experts(op, limits)
+            .or_else(|| grouped("native_experts_down", op, scalar(op, "hidden")?, 128)),
+        _ => None,
+    }
+}
+
+/// Kernels of the plan, by place in `symbols` (those of its ops in the order they run), that must not run because others
+/// that know their layout don't: the three of a GDN chunk go together, and blocks of more than 32 pairs need kernels that
+/// take them.
+pub fn misplaced(plan: &Plan, order: &[usize], symbols: &[&str]) -> Vec<usize> {
+    let kernel = |at: usize| plan.ops[order[at]].kernel.as_str();
+    let gdn = |at: &usize| matches!(kernel(*at), "gdn_convolve" | "gdn_factors" | "gdn_scan");
+    let all_gdn = (0..symbols.len()).filter(gdn).all(|at| symbols[at].starts_with("native_"));
+    let all_experts =
+        (0..symbols.len()).filter(|&at| kernel(at).starts_with("experts_")).all(|at| match kernel(at) {
+            "experts_combine" => true,
+            _ => symbols[at].starts_with("hopper_"),
+        });
+    (0..symbols.len())
+        .filter(|at| match kernel(*at) {
+            "moe_blocks" => !all_experts && symbols[*at].starts_with("native_"),
+            _ => gdn(at) && !all_gdn && symbols[*at].starts_with("native_"),
+        })
+        .collect()
+}
+
+/// Bytes of an argument's buffer.
+fn bytes(op: &Op, name: &str) -> Option<u64> {
+    op.args.iter().find(|a| a.name == name).and_then(|a| match a.value {
+        ArgValue::Buffer { view, .. } => Some(view.len),
+        ArgValue::Inline(_) => None,
+    })
+}
+
+/// Bytes of dynamic shared memory of native_gdn_factors and native_gdn_scan (gdn_prefill.cu).
+const GDN_FACTORS_SHARED: u32 = 2 * 16_384 + 2 * 64 * 68 * 4 + 4 * 16 * 20 * 4 + 3 * 64 * 4 + 16;
+const GDN_SCAN_SHARED: u32 = 1024 + 2 * (2 * 16_384 + 3 * 5120 + 512 + 8192) + 8 * 48 * 32 * 4;
+
+fn gdn(op: &Op) -> Option<Launch> {
+    let (keys, values) = (scalar(op, "key_heads")?, scalar(op, "value_heads")?);
+    let channels = (2 * keys + values) * 128;
+    let rows = u32::try_from(bytes(op, "u")? / (channels as u64 * 4)).ok()?;
+    if rows == 0 || rows % 64 != 0 || keys == 0 || values % keys != 0 {
+        return None;
+    }
+    let (symbol, grid, threads, shared) = match op.kernel.as_str() {
+        "gdn_convolve" => ("native_gdn_convolve", [2 * keys + values, rows / 32, 1], 128, 0),
+        "gdn_factors" => ("native_gdn_factors", [rows / 64, values, 1], 128, GDN_FACTORS_SHARED),
+        _ => ("native_gdn_scan", [4, values, 1], 160, GDN_SCAN_SHARED),
+    };
+    Some(Launch { symbol, grid, threads, shared, extra: vec![] })
+}
+
+fn router(op: &Op) -> Option<Launch> {
+    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
+    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
+    if cols % 512 != 0 || bits[..matrices].iter().any(|&b| b != 8) {
+        return None;
+    }
+    let all: u32 = rows[..matrices].iter().sum();
+    Some(Launch {
+        symbol: "native_router",
+        // `ROUTER_ROWS` and `ROUTER_TOKENS`; the Metal tile has 32 tokens as well.
+        grid: [all.div_ceil(96), op.grid[1], 1],
+        threads: 256,
+        shared: 4 * (32 * 272 + 96 * 80) + 2 * 96 * (cols / 64 * 2 + 16),
+        extra: vec![],
+    })
+}
+
+fn moe_sort(op: &Op) -> Option<Launch> {
+    if scalar(op, "chosen")? % 4 != 0 {
+        return None;
+    }
+    Some(Launch {
+        symbol: "native_moe_sort",
+        grid: [scalar(op, "experts")?, 1, 1],
+        threads: 512,
+        shared: 0,
+        extra: vec![],
+    })
+}
+
+/// Pairs of a block on Hopper, from the number of experts and the blocks of at most 32 pairs that there is room for: 256
+/// where an expert has about as many on average, 128 otherwise.
+pub fn hopper_pairs(experts: u32, capacity: u32) -> u32 {
+    if capacity.saturating_sub(experts) * 32 >= experts * 192 { 256 } else { 128 }
+}
+
+fn moe_blocks(op: &Op) -> Option<Launch> {
+    let experts = scalar(op, "experts")?;
+    if experts > 256 {
+        return None;
+    }
+    Some(Launch {
+        symbol: "native_moe_blocks",
+        grid: [1, 1, 1],
+        threads: 256,
+        shared: 0,
+        // The capacity is an argument by itself, without a name.
+        extra: vec![hopper_pairs(experts, scalar(op, "")?), 0],
+    })
+}
+
+fn attention(op: &Op) -> Option<Launch> {
+    // attention_prefill.metal has 32 rows, 8 heads of 4 tokens, a threadgroup.
+    let tokens = op.grid[0] * 4;
+    Some(Launch {
+        symbol: "hopper_attention_prefill",
+        grid: [tokens.div_ceil(16) * scalar(op, "kv_heads")?, 1, 1],
+        threads: 384,
+        // `FLASH_SHARED`: queries, and two places each of keys and values.
+        shared: 1024 + 128 * 512 + 4 * 64 * 512,
+        extra: vec![],
+    })
+}
+
+/// `HOPPER_SHARED` of gemm_hopper.cu.
+const HOPPER_SHARED: u32 = 5120 + 131_072 + 2 * 128 * (256 + 2 * 16);
+
+fn hopper_launch(symbol: &'static str, tiles: u32, limits: &Limits, extra: Vec<u32>) -> Launch {
+    Launch {
+        symbol,
+        grid: [tiles.min(limits.multiprocessors).max(1), 1, 1],
+        threads: 384,
+        shared: HOPPER_SHARED,
+        extra,
+    }
+}
+
+/// Inputs of a tile, 128 or 256: where tiles of 256 fill the GPU as well, they are better, by a factor of five to three
+/// in time a tile (measured: 31 and 18.6 us for 2,048 columns).
+pub fn hopper_inputs(blocks: u32, tokens: u32, multiprocessors: u32) -> u32 {
+    let rounds = |wide: u32| (blocks * tokens.div_ceil(wide)).div_ceil(multiprocessors.max(1));
+    if rounds(256) * 5 <= rounds(128) * 3 { 256 } else { 128 }
+}
+
+fn hopper_gemm(op: &Op, limits: &Limits) -> Option<Launch> {
+    let (name, height) = op.kernel.rsplit_once('_')?;
+    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
+    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
+    let tokens = op.grid[1] * height.parse::<u32>().ok()?;
+    if bits[..matrices].iter().any(|&b| b != 4) || cols % 512 != 0 || tokens < 64 {
+        return None;
+    }
+    let blocks = rows[..matrices].iter().map(|r| r.div_ceil(WEIGHT_ROWS)).sum();
+    let inputs = hopper_inputs(blocks, tokens, limits.multiprocessors);
+    let symbol = match (name, inputs) {
+        ("gemm", 128) => "hopper_gemm_128",
+        ("gemm", _) => "hopper_gemm_256",
+        ("gemm_add", 128) => "hopper_gemm_add_128",
+        ("gemm_add", _) => "hopper_gemm_add_256",
+        _ => return None,
+    };
+    Some(hopper_launch(symbol, blocks * tokens.div_ceil(inputs), limits, vec![0, 0]))
+}
+
+fn hopper_shared(op: &Op, limits: &Limits) -> Option<Launch> {
+    let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "shared_width")?);
+    let tokens = op.grid[1] * 32;
+    if hidden % 512 != 0 || width % 64 != 0 || tokens < 64 {
+        return None;
+    }
+    Some(hopper_launch("hopper_shared_gate_up", width / 64 * tokens.div_ceil(128), limits, vec![0, 0]))
+}
+
+fn hopper_experts(op: &Op, limits: &Limits) -> Option<Launch> {
+    let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "width")?);
+    if limits.arch != HOPPER || hidden % 512 != 0 || width % 512 != 0 {
+        return None;
+    }
+    // Blocks of pairs: at most as many as the buffer has room for.
+    let capacity = op.grid[1];
+    let (symbol, columns) = match (op.kernel.as_str(), hopper_pairs(scalar(op, "experts")?, capacity)) {
+        ("experts_gate_up", 128) => ("hopper_experts_gate_up_128", width / 64),
+        ("experts_gate_up", _) => ("hopper_experts_gate_up_256", width / 64),
+        (_, 128) => ("hopper_experts_down_128", hidden / 128),
+        (_, _) => ("hopper_experts_down_256", hidden / 128),
+    };
+    Some(hopper_launch(symbol, columns * capacity, limits, vec![columns, capacity]))
+}
+
+// ---- kernels for the instructions that all GPUs share
+
+/// `GEMM_SHARED` of gemm.cu: three steps of inputs, two of weights, rows of 144 bytes.
+const fn gemm_shared(rows: u32) -> u32 {
+    (3 * rows + 2 * WEIGHT_ROWS) * 144
+}
+
+fn gemm(op: &Op) -> Option<Launch> {
+    let (name, height) = op.kernel.rsplit_once('_')?;
+    let symbol = match name {
+        "gemm" => "native_gemm",
+        "gemm_add" => "native_gemm_add",
+        "gemm_bfloat" => "native_gemm_bfloat",
+        _ => return None,
+    };
+    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
+    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
+    let tokens = op.grid[1] * height.parse::<u32>().ok()?;
+    // A tile has 128 tokens; short chunks are better off with smaller ones.
+    if bits[..matrices].iter().any(|&b| b != 4) || cols % 64 != 0 || tokens < 64 {
+        return None;
+    }
+    let blocks = rows[..matrices].iter().map(|r| r.div_ceil(WEIGHT_ROWS)).sum();
+    Some(Launch {
+        symbol,
+        grid: [blocks, tokens.div_ceil(128), 1],
+        threads: 256,
+        shared: gemm_shared(128),
+        extra: vec![],
+    })
+}
+
+fn shared_gate_up(op: &Op) -> Option<Launch> {
+    let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "shared_width")?);
+    // moe_prefill.metal has 32 tokens a threadgroup.
+    let tokens = op.grid[1] * 32;
+    if hidden % 64 != 0 || width % 64 != 0 || tokens < 64 {
+        return None;
+    }
+    Some(Launch {
+        symbol: "native_shared_gate_up",
+        grid: [width / 64, tokens.div_ceil(128), 1],
+        threads: 256,
+        shared: gemm_shared(128),
+        extra: vec![],
+    })
+}
+
+/// A product with the experts' matrices: blocks of at most 32 pairs of one expert.
+fn grouped(symbol: &'static str, op: &Op, rows: u32, tile: u32) -> Option<Launch> {
+    if scalar(op, "hidden")? % 128 != 0 || scalar(op, "width")? % 64 != 0 {
+        return None;
+    }
+    Some(Launch {
+        symbol,
+        grid: [rows.div_ceil(tile), op.grid[1], 1],
+        threads: 256,
+        shared: gemm_shared(32),
+        extra: vec![],
+    })
+}

@@ -1,0 +1,488 @@
+// Gated DeltaNet over a chunk of tokens (gdn_prefill.metal, which has the formulas), 64 tokens a step, on the tensor cores.
+//
+// Queries and keys are rounded to bfloats once, behind the convolution, so that every use sees the same ones; what goes
+// into the state is split into two bfloats (16 bits), sums and state are f32. `u` and `factors` have a layout of their
+// own, so the three kernels that know it run together or not at all. Chunks have room for a multiple of 64 tokens.
+#define GDN_STEP 64
+#define GDN_ROW (GDN_DIM * 2)                   // bytes of a query or key
+#define GDN_TILE (GDN_STEP * GDN_ROW)           // a step's queries or keys of one head
+#define GDN_PART (GDN_STEP * GDN_VALUES * 4)    // a step's values of a quarter of a head
+// Of a step and value head: T, what it lacks, P: ten blocks of 16 x 16 on and below the diagonal; exp G and exp(G_last - G).
+#define GDN_BLOCKS 10
+#define GDN_TRIANGLE (GDN_BLOCKS * 512)
+#define GDN_FACTOR_BYTES (3 * GDN_TRIANGLE + 2 * GDN_STEP * 4)
+#define GDN_FACTOR_PITCH (2 * (2 * 32 * 32 + 2 * 4 * 64) * 4)  // as much as gdn_prefill.metal has for two steps of 32
+
+// `u`: per step, of each key head queries, then keys [64 tokens, 128] bfloats, piece p (16 bytes) of token r at p ^ (r % 8);
+// then of each value head and quarter [32 values, 64 tokens] f32, tokens 2 p and 2 p + 1 of value v at p ^ (4 (v % 8)).
+struct GdnTiles {
+  u8* start;
+  u32 key_heads;
+  __device__ __forceinline__ u8* queries(u32 head) const { return start + head * GDN_TILE; }
+  __device__ __forceinline__ u8* keys(u32 head) const { return start + (key_heads + head) * GDN_TILE; }
+  __device__ __forceinline__ u8* values(u32 head, u32 part) const { return start + 2 * key_heads * GDN_TILE + (head * GDN_PARTS + part) * GDN_PART; }
+};
+DEVICE GdnTiles gdn_tiles(void* u, u32 step, u32 key_heads, u32 channels) {
+  GdnTiles t = {(u8*)u + (u64)step * GDN_STEP * channels * 4, key_heads};
+  return t;
+}
+
+// What earlier kernels stored is seen by the copy engine.
+DEVICE void copy_engine_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// Convolution, SiLU, norms. Grid: (2 key_heads + value_heads, ceil(tokens / 32)); 128 threads: 128 channels, eight tokens a warp.
+extern "C" __global__ void __launch_bounds__(128)
+    native_gdn_convolve(const __grid_constant__ GdnConvolveArgs a, const __grid_constant__ GdnLaunch l) {
+  grid_enter(l.step);
+  const Chunk* chunk = (const Chunk*)a.chunk;
+  u32 tokens = loadu(&chunk->tokens), position = loadu(&chunk->position), slot = loadu(&chunk->slot);
+  if (blockIdx.y * 32 >= (tokens + GDN_STEP - 1) / GDN_STEP * GDN_STEP) return;
+  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, key_heads = a.shape.key_heads;
+  u32 channels = (2 * key_heads + a.shape.value_heads) * GDN_DIM, first = blockIdx.y * 32 + warp * 8;
+  u32 quad = blockIdx.x * (GDN_DIM / 4) + lane;
+  const float4* in = (const float4*)a.projected + quad;
+  const float4* past = (const float4*)a.ring + (u64)slot * (GDN_TAPS * channels / 4) + quad;
+  const uint2* weight = (const uint2*)a.conv_weight + 4 * quad;
+  float4 w0 = bfloats4(weight[0]), w1 = bfloats4(weight[1]), w2 = bfloats4(weight[2]), w3 = bfloats4(weight[3]);
+  float4 x[11];
+#pragma unroll
+  for (u32 j = 0; j < 11; j++) {
+    u32 token = first + j - 3;
+    if (first + j >= 3)
+      x[j] = token < tokens ? load4(in + (u64)token * (a.shape.stride / 4)) : make_float4(0, 0, 0, 0);
+    else
+      x[j] = load4(past + (position + token) % GDN_TAPS * (channels / 4));
+  }
+  float4 y[8];
+#pragma unroll
+  for (u32 i = 0; i < 8; i++) {
+    float4 s;
+    s.x = fmaf(w0.w, x[i + 3].x, fmaf(w0.z, x[i + 2].x, fmaf(w0.y, x[i + 1].x, w0.x * x[i].x)));
+    s.y = fmaf(w1.w, x[i + 3].y, fmaf(w1.z, x[i + 2].y, fmaf(w1.y, x[i + 1].y, w1.x * x[i].y)));
+    s.z = fmaf(w2.w, x[i + 3].z, fmaf(w2.z, x[i + 2].z, fmaf(w2.y, x[i + 1].z, w2.x * x[i].z)));
+    s.w = fmaf(w3.w, x[i + 3].w, fmaf(w3.z, x[i + 2].w, fmaf(w3.y, x[i + 1].w, w3.x * x[i].w)));
+    y[i] = first + i < tokens ? make_float4(silu(s.x), silu(s.y), silu(s.z), silu(s.w)) : make_float4(0, 0, 0, 0);
+  }
+  GdnTiles tiles = gdn_tiles(a.u, blockIdx.y / 2, key_heads, channels);
+  u32 row0 = blockIdx.y % 2 * 32 + warp * 8;
+  if (blockIdx.x < 2 * key_heads) {
+    float scale = blockIdx.x < key_heads ? rsqrtf((float)GDN_DIM) : 1.0f;
+    u8* tile = blockIdx.x < key_heads ? tiles.queries(blockIdx.x) : tiles.keys(blockIdx.x - key_heads);
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+      float f = rsqrtf(warp_sum(dot(y[i], y[i])) + 1e-6f) * scale;
+      // A tile's row r has r % 8 = i: row0 is a multiple of 8.
+      *(uint2*)(tile + (row0 + i) * GDN_ROW + (lane / 2 ^ i) * 16 + lane % 2 * 8) =
+          make_uint2(pack_bfloats(y[i].x * f, y[i].y * f), pack_bfloats(y[i].z * f, y[i].w * f));
+    }
+  } else {
+    u8* tile = tiles.values(blockIdx.x - 2 * key_heads, lane / 8);
+#pragma unroll
+    for (u32 c = 0; c < 4; c++) {
+      u32 value = lane % 8 * 4 + c;
+      float4* to = (float4*)(tile + value * (GDN_STEP * 4) + ((row0 / 2) ^ (value % 8 * 4)) * 8);
+      float v[8];
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) v[i] = c == 0 ? y[i].x : c == 1 ? y[i].y : c == 2 ? y[i].z : y[i].w;
+      to[0] = make_float4(v[0], v[1], v[2], v[3]);
+      to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    }
+  }
+}
+
+// Where a lane finds its row of an operand in a tile of queries or keys, for load_matrices: the first operand's 16 rows from
+// `row` on, or the second one's (two of eight columns), 16 values from 16-byte piece `piece` on.
+DEVICE u32 gdn_rows(u32 tile, u32 row, u32 piece, u32 lane) {
+  u32 r = row + lane % 16;
+  return tile + r * GDN_ROW + ((piece + lane / 16) ^ (r & 7)) * 16;
+}
+DEVICE u32 gdn_columns(u32 tile, u32 row, u32 piece, u32 lane) {
+  u32 r = row + lane / 16 * 8 + lane % 8;
+  return tile + r * GDN_ROW + ((piece + lane / 8 % 2) ^ (r & 7)) * 16;
+}
+
+#define GDN_PITCH 68  // floats
+#define GDN_FACTORS_SHARED (2 * GDN_TILE + 2 * GDN_STEP * GDN_PITCH * 4 + 4 * 16 * 20 * 4 + 3 * GDN_STEP * 4 + 16)
+
+// Everything of a step that does not need the state; and the last inputs into the ring. Grid: (steps, value_heads); 128 threads.
+extern "C" __global__ void __launch_bounds__(128)
+    native_gdn_factors(const __grid_constant__ GdnFactorsArgs a, const __grid_constant__ GdnLaunch l) {
+  extern __shared__ __align__(128) u8 shared[];
+  u8 *queries = shared, *keys = shared + GDN_TILE;
+  float* decays = (float*)(shared + 2 * GDN_TILE);   // [64][68]; in the end the inverse
+  float* lower = decays + GDN_STEP * GDN_PITCH;      // A
+  float* products = lower + GDN_STEP * GDN_PITCH;    // [4 warps][16][20]
+  float* logs = products + 4 * 16 * 20;              // log decays
+  float* betas = logs + GDN_STEP;
+  u64* full = (u64*)(betas + 2 * GDN_STEP);
+  grid_enter(l.step);
+  const Chunk* chunk = (const Chunk*)a.chunk;
+  u32 tokens = loadu(&chunk->tokens), first = blockIdx.x * GDN_STEP, head = blockIdx.y;
+  if (first >= tokens) return;
+  u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+  u32 key_heads = a.shape.key_heads, value_heads = a.shape.value_heads, together = value_heads / key_heads, key_head = head / together;
+  u32 key_width = key_heads * GDN_DIM, value_width = value_heads * GDN_DIM, channels = 2 * key_width + value_width;
+  GdnTiles tiles = gdn_tiles(a.u, blockIdx.x, key_heads, channels);
+  if (tid == 0) {
+    barrier_init(full, 1);
+    barrier_fence();
+    copy_engine_fence();
+    barrier_expect(full, 2 * GDN_TILE);
+    bulk_load(queries, tiles.queries(key_head), GDN_TILE, full);
+    bulk_load(keys, tiles.keys(key_head), GDN_TILE, full);
+  }
+  if (tid < GDN_STEP) {
+    float decay = 0.0f, beta = 0.0f;
+    if (first + tid < tokens) {
+      const float* gates = (const float*)a.projected + (u64)(first + tid) * a.shape.stride + channels + value_width + head;
+      beta = sigmoid(load1(gates));
+      decay = -expf(((const float*)a.a_log)[head]) * softplus(load1(gates + value_heads) + ((const float*)a.dt_bias)[head]);
+    }
+    logs[tid] = decay;
+    betas[tid] = beta;
+  }
+  __syncthreads();
+  u8* out = (u8*)a.factors + ((u64)blockIdx.x * value_heads + head) * GDN_FACTOR_PITCH;
+  float* exponents = (float*)(out + 3 * GDN_TRIANGLE);
+  {
+    // exp of the sum of log decays behind token j up to token i. Not as the difference of two sums from the start: behind a
+    // token that forgets almost everything those are large, and their difference has lost its digits.
+    u32 j = tid % GDN_STEP, from = tid / GDN_STEP * (GDN_STEP / 2);
+    float sum = 0.0f;
+    for (u32 i = 0; i < from; i++) sum += i > j ? logs[i] : 0.0f;
+    for (u32 i = from; i < from + GDN_STEP / 2; i++) {
+      sum += i > j ? logs[i] : 0.0f;
+      decays[i * GDN_PITCH + j] = i >= j ? __expf(sum) : 0.0f;
+    }
+    if (from) {
+      exponents[GDN_STEP + j] = __expf(sum);
+    } else {
+      sum = 0.0f;
+      for (u32 i = 0; i <= j; i++) sum += logs[i];
+      exponents[j] = __expf(sum);
+    }
+  }
+  // k k^T and q k^T on and below the diagonal, 16 rows a warp.
+  barrier_wait(full, 0);
+  u32 q_at = shared_address(queries), k_at = shared_address(keys);
+  float kk[8][4], qk[8][4];
+#pragma unroll
+  for (u32 n = 0; n < 8; n++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) kk[n][e] = qk[n][e] = 0.0f;
+#pragma unroll
+  for (u32 k = 0; k < GDN_DIM / 16; k++) {
+    uint4 rows_k = load_matrices(gdn_rows(k_at, 16 * warp, 2 * k, lane)), rows_q = load_matrices(gdn_rows(q_at, 16 * warp, 2 * k, lane));
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      if (j > warp) continue;
+      uint4 b = load_matrices(gdn_columns(k_at, 16 * j, 2 * k, lane));
+      mma(kk[2 * j], rows_k, b.x, b.y);
+      mma(kk[2 * j + 1], rows_k, b.z, b.w);
+      mma(qk[2 * j], rows_q, b.x, b.y);
+      mma(qk[2 * j + 1], rows_q, b.z, b.w);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (u32 n = 0; n < 8; n++) {
+    if (n / 2 > warp) continue;
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      u32 i = 16 * warp + 8 * h + g, j = 8 * n + 2 * t;
+      float2 decay = *(const float2*)(decays + i * GDN_PITCH + j);
+      float2 v = make_float2(j < i ? betas[i] * decay.x * kk[n][2 * h] : 0.0f, j + 1 < i ? betas[i] * decay.y * kk[n][2 * h + 1] : 0.0f);
+      *(float2*)(lower + i * GDN_PITCH + j) = v;
+      u32 block = warp * (warp + 1) / 2 + n / 2;
+      *(u32*)(out + 2 * GDN_TRIANGLE + block * 512 + (2 * h + n % 2) * 128 + lane * 4) =
+          pack_bfloats(decay.x * qk[n][2 * h], decay.y * qk[n][2 * h + 1]);
+    }
+  }
+  __syncthreads();
+  // (I + A)^-1, over the decays: blocks of 16 on the diagonal by substitution, a column a lane; those below by products.
+  float* inverse = decays;
+  {
+    u32 c = lane % 16;
+    const float* block = lower + 16 * warp * (GDN_PITCH + 1);
+    float x[16];
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) {
+      x[i] = i == c ? 1.0f : 0.0f;
+#pragma unroll
+      for (u32 m = 0; m < i; m++) x[i] -= block[i * GDN_PITCH + m] * x[m];
+      inverse[16 * warp * (GDN_PITCH + 1) + i * GDN_PITCH + c] = x[i];
+    }
+  }
+  u32 r = lane / 2, c0 = lane % 2 * 8;
+  // sum += A B of 16 x 16, `a` the lane's row.
+  auto product = [&](float (&sum)[8], const float* row, const float* b, u32 pitch) {
+#pragma unroll
+    for (u32 k = 0; k < 16; k++) {
+      float f = row[k];
+      float4 u = *(const float4*)(b + k * pitch + c0), v = *(const float4*)(b + k * pitch + c0 + 4);
+      sum[0] += f * u.x;
+      sum[1] += f * u.y;
+      sum[2] += f * u.z;
+      sum[3] += f * u.w;
+      sum[4] += f * v.x;
+      sum[5] += f * v.y;
+      sum[6] += f * v.z;
+      sum[7] += f * v.w;
+    }
+  };
+  for (u32 down = 1; down < 4; down++) {
+    __syncthreads();
+    if (warp >= down) {
+      u32 i = warp, j = warp - down;
+      float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, all[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+      for (u32 m = j; m < i; m++)
+        product(sum, lower + (16 * i + r) * GDN_PITCH + 16 * m, inverse + 16 * m * GDN_PITCH + 16 * j, GDN_PITCH);
+      float* mine = products + warp * 320;
+#pragma unroll
+      for (u32 e = 0; e < 8; e++) mine[r * 20 + c0 + e] = sum[e];
+      __syncwarp();
+      product(all, inverse + (16 * i + r) * GDN_PITCH + 16 * i, mine, 20);
+#pragma unroll
+      for (u32 e = 0; e < 8; e++) inverse[(16 * i + r) * GDN_PITCH + 16 * j + c0 + e] = -all[e];
+    }
+  }
+  __syncthreads();
+  // T = (I + A)^-1 diag(beta).
+#pragma unroll
+  for (u32 n = 0; n < GDN_BLOCKS; n++) {
+    u32 ib = n < 1 ? 0 : n < 3 ? 1 : n < 6 ? 2 : 3, jb = n - ib * (ib + 1) / 2, matrix = tid / 32;
+    u32 i = 16 * ib + matrix / 2 * 8 + g, j = 16 * jb + matrix % 2 * 8 + 2 * t;
+    float v0 = inverse[i * GDN_PITCH + j] * betas[j], v1 = inverse[i * GDN_PITCH + j + 1] * betas[j + 1];
+    u32 high = pack_bfloats(v0, v1);
+    ((u32*)out)[n * 128 + tid] = high;
+    ((u32*)(out + GDN_TRIANGLE))[n * 128 + tid] = pack_rest(v0, v1, high);
+  }
+  // The last inputs of this head's channels; heads that share a key head leave its channels to the first of them.
+  if (first + GDN_STEP >= tokens) {
+    u32 position = loadu(&chunk->position), slot = loadu(&chunk->slot);
+    for (u32 token = tokens - min(tokens, GDN_TAPS); token < tokens; token++) {
+      const float* in = (const float*)a.projected + (u64)token * a.shape.stride;
+      float* place = (float*)a.ring + ((u64)slot * GDN_TAPS + (position + token) % GDN_TAPS) * channels;
+      u32 value = 2 * key_width + head * GDN_DIM + tid, query = key_head * GDN_DIM + tid, key = key_width + query;
+      place[value] = load1(in + value);
+      if (head % together == 0) {
+        place[query] = load1(in + query);
+        place[key] = load1(in + key);
+      }
+    }
+  }
+}
+
+// The state through all steps, and the outputs.
+//
+// A block has 32 of a head's values: four warps with 16 values and half of the keys each, in registers, and one warp that
+// brings what a step needs, a step ahead. All products are transposed: values down, tokens across, so that sums become
+// first operands without leaving their lane. Warps of the same values add up their halves once a step.
+// Grid: (4, value_heads); 160 threads.
+#define GDN_STAGE (2 * GDN_TILE + GDN_FACTOR_BYTES + GDN_PART)
+#define GDN_EXCHANGE (48 * 32 * 4)
+#define GDN_SCAN_SHARED (1024 + 2 * GDN_STAGE + 8 * GDN_EXCHANGE)
+// Two neighbouring tiles of sums as a first operand, and what it lacks.
+DEVICE uint4 pack_tiles(const float (&p)[4], const float (&q)[4]) {
+  return make_uint4(pack_bfloats(p[0], p[1]), pack_bfloats(p[2], p[3]), pack_bfloats(q[0], q[1]), pack_bfloats(q[2], q[3]));
+}
+DEVICE uint4 pack_rest_tiles(const float (&p)[4], const float (&q)[4], const uint4& high) {
+  return make_uint4(pack_rest(p[0], p[1], high.x), pack_rest(p[2], p[3], high.y), pack_rest(q[0], q[1], high.z),
+                    pack_rest(q[2], q[3], high.w));
+}
+extern "C" __global__ void __launch_bounds__(160, 1)
+    native_gdn_scan(const __grid_constant__ GdnScanArgs a, const __grid_constant__ GdnLaunch l) {
+  extern __shared__ __align__(128) u8 shared[];
+  u64 *full = (u64*)shared, *empty = full + 2;
+  u8 *ring = shared + 1024, *exchange = ring + 2 * GDN_STAGE;
+  if (threadIdx.x == 0) {
+    for (u32 i = 0; i < 2; i++) {
+      barrier_init(full + i, 1);
+      barrier_init(empty + i, 4);
+    }
+    barrier_fence();
+  }
+  __syncthreads();
+  grid_enter(l.step);
+  const Chunk* chunk = (const Chunk*)a.chunk;
+  u32 tokens = loadu(&chunk->tokens), slot = loadu(&chunk->slot), steps = (tokens + GDN_STEP - 1) / GDN_STEP;
+  u32 part = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  u32 key_heads = a.shape.key_heads, value_heads = a.shape.value_heads, key_head = head / (value_heads / key_heads);
+  u32 value_width = value_heads * GDN_DIM, channels = 2 * key_heads * GDN_DIM + value_width;
+  if (warp == 4) {
+    if (lane) return;
+    copy_engine_fence();
+    for (u32 s = 0; s < steps; s++) {
+      u64* b = full + s % 2;
+      u8* to = ring + s % 2 * GDN_STAGE;
+      GdnTiles tiles = gdn_tiles(a.u, s, key_heads, channels);
+      barrier_wait(empty + s % 2, s / 2 % 2 ^ 1);
+      barrier_expect(b, GDN_STAGE);
+      bulk_load(to, tiles.keys(key_head), GDN_TILE, b);
+      bulk_load(to + GDN_TILE, tiles.queries(key_head), GDN_TILE, b);
+      bulk_load(to + 2 * GDN_TILE, (const u8*)a.factors + ((u64)s * value_heads + head) * GDN_FACTOR_PITCH, GDN_FACTOR_BYTES, b);
+      bulk_load(to + 2 * GDN_TILE + GDN_FACTOR_BYTES, tiles.values(head, part), GDN_PART, b);
+    }
+    return;
+  }
+  u32 half = warp % 2, row = warp / 2 * 16 + g;  // half of the keys; the first of the thread's two values of the part
+  float* own = (float*)a.state + (((u64)slot * value_heads + head) * GDN_DIM + part * GDN_VALUES + row) * GDN_DIM + half * 64 + 2 * t;
+  float s[8][4];
+#pragma unroll
+  for (u32 n = 0; n < 8; n++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      float2 v = __ldcg((const float2*)(own + 8 * h * GDN_DIM + 8 * n));
+      s[n][2 * h] = v.x;
+      s[n][2 * h + 1] = v.y;
+    }
+  for (u32 step = 0; step < steps; step++) {
+    u8* stage = ring + step % 2 * GDN_STAGE;
+    u32 k_at = shared_address(stage), q_at = k_at + GDN_TILE, t_at = k_at + 2 * GDN_TILE, p_at = t_at + 2 * GDN_TRIANGLE;
+    const float* decay = (const float*)(stage + 2 * GDN_TILE + 3 * GDN_TRIANGLE);
+    const u8* values = stage + 2 * GDN_TILE + GDN_FACTOR_BYTES;
+    barrier_wait(full + step % 2, step / 2 % 2);
+    // x = S K^T and o = S Q^T over this warp's keys.
+    float x[8][4], o[8][4];
+#pragma unroll
+    for (u32 n = 0; n < 8; n++)
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) x[n][e] = o[n][e] = 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      uint4 high = pack_tiles(s[2 * j], s[2 * j + 1]), low = pack_rest_tiles(s[2 * j], s[2 * j + 1], high);
+#pragma unroll
+      for (u32 n = 0; n < 4; n++) {
+        uint4 k = load_matrices(gdn_columns(k_at, 16 * n, half * 8 + 2 * j, lane));
+        uint4 q = load_matrices(gdn_columns(q_at, 16 * n, half * 8 + 2 * j, lane));
+        mma(x[2 * n], high, k.x, k.y);
+        mma(x[2 * n + 1], high, k.z, k.w);
+        mma(o[2 * n], high, q.x, q.y);
+        mma(o[2 * n + 1], high, q.z, q.w);
+        mma(x[2 * n], low, k.x, k.y);
+        mma(x[2 * n + 1], low, k.z, k.w);
+        mma(o[2 * n], low, q.x, q.y);
+        mma(o[2 * n + 1], low, q.z, q.w);
+      }
+    }
+    // The other half's: of x all; of o, each warp takes the tokens of its own half.
+    float4* give = (float4*)(exchange + (step % 2 * 4 + warp) * GDN_EXCHANGE) + lane;
+    const float4* take = (const float4*)(exchange + (step % 2 * 4 + (warp ^ 1)) * GDN_EXCHANGE) + lane;
+    float mine[4][4];
+#pragma unroll
+    for (u32 n = 0; n < 8; n++) give[32 * n] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+      float other[4];
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) {
+        mine[n][e] = half ? o[4 + n][e] : o[n][e];
+        other[e] = half ? o[n][e] : o[4 + n][e];
+      }
+      give[32 * (8 + n)] = make_float4(other[0], other[1], other[2], other[3]);
+    }
+    sync_some(1 + warp / 2, 64);
+    // y = V - diag(exp G) K S^T.
+#pragma unroll
+    for (u32 n = 0; n < 8; n++) {
+      float4 v = take[32 * n];
+      float2 f = *(const float2*)(decay + 8 * n + 2 * t);
+      const u8* at = values + row * (GDN_STEP * 4) + ((4 * n + t) ^ (4 * g)) * 8;
+      float2 v0 = *(const float2*)at, v1 = *(const float2*)(at + 8 * GDN_STEP * 4);
+      x[n][0] = v0.x - f.x * (x[n][0] + v.x);
+      x[n][1] = v0.y - f.y * (x[n][1] + v.y);
+      x[n][2] = v1.x - f.x * (x[n][2] + v.z);
+      x[n][3] = v1.y - f.y * (x[n][3] + v.w);
+    }
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+      float4 v = take[32 * (8 + n)];
+      float2 f = *(const float2*)(decay + half * 32 + 8 * n + 2 * t);
+      mine[n][0] = f.x * (mine[n][0] + v.x);
+      mine[n][1] = f.y * (mine[n][1] + v.y);
+      mine[n][2] = f.x * (mine[n][2] + v.z);
+      mine[n][3] = f.y * (mine[n][3] + v.w);
+    }
+    // d = T y.
+    float d[8][4];
+    uint4 high[4], low[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      high[j] = pack_tiles(x[2 * j], x[2 * j + 1]);
+      low[j] = pack_rest_tiles(x[2 * j], x[2 * j + 1], high[j]);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) d[2 * i][e] = d[2 * i + 1][e] = 0.0f;
+#pragma unroll
+      for (u32 j = 0; j <= i; j++) {
+        u32 at = t_at + (i * (i + 1) / 2 + j) * 512 + lane * 16;
+        uint4 b = load_matrices(at), rest = load_matrices(at + GDN_TRIANGLE);
+        mma(d[2 * i], high[j], b.x, b.y);
+        mma(d[2 * i + 1], high[j], b.z, b.w);
+        mma(d[2 * i], low[j], b.x, b.y);
+        mma(d[2 * i + 1], low[j], b.z, b.w);
+        mma(d[2 * i], high[j], rest.x, rest.y);
+        mma(d[2 * i + 1], high[j], rest.z, rest.w);
+      }
+    }
+    // o += P d, of this warp's half of the tokens.
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) high[j] = pack_tiles(d[2 * j], d[2 * j + 1]);
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+      u32 ib = 2 * half + i;
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) {
+        if (j > ib) continue;
+        uint4 b = load_matrices(p_at + (ib * (ib + 1) / 2 + j) * 512 + lane * 16);
+        mma(mine[2 * i], high[j], b.x, b.y);
+        mma(mine[2 * i + 1], high[j], b.z, b.w);
+      }
+    }
+    float* out = (float*)a.o + (u64)(step * GDN_STEP + half * 32 + 2 * t) * value_width + head * GDN_DIM + part * GDN_VALUES + row;
+#pragma unroll
+    for (u32 n = 0; n < 4; n++)
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) out[(u64)(8 * n + e % 2) * value_width + e / 2 * 8] = mine[n][e];
+    // S <- exp(G_last) S + sum over tokens of exp(G_last - G) d k^T.
+    float last = decay[GDN_STEP - 1];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+#pragma unroll
+      for (u32 n = 2 * j; n < 2 * j + 2; n++) {
+        float2 f = *(const float2*)(decay + GDN_STEP + 8 * n + 2 * t);
+        d[n][0] *= f.x;
+        d[n][1] *= f.y;
+        d[n][2] *= f.x;
+        d[n][3] *= f.y;
+      }
+      high[j] = pack_tiles(d[2 * j], d[2 * j + 1]);
+      low[j] = pack_rest_tiles(d[2 * j], d[2 * j + 1], high[j]);
+    }
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) {
+        s[2 * n][e] *= last;
+        s[2 * n + 1][e] *= last;
+      }
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) {
+        // Rows of the tile are the product's depth here, so both operands' halves change places.
+        uint4 b = load_transposed(gdn_rows(k_at, 16 * j, half * 8 + 2 * n, lane));
+        mma(s[2 * n], high[j], b.x, b.y);
+        mma(s[2 * n + 1], high[j], b.z, b.w);
+        mma(s[2 * n], low[j], b.x, b.y);
+        mma(s[2 * n + 1], low[j], b.z, b.w);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + step % 2);
+  }
+#pragma unroll
+  for (u32 n = 0; n < 8; n++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) *(float2*)(own + 8 * h * GDN_DIM + 8 * n) = make_float2(s[n][2 * h], s[n][2 * h + 1]);
+}
