@@ -16,7 +16,9 @@
 #define MOST_SPLITS 256
 struct AttentionLaunch {
   // Of a split: warps of a block that have positions: at most 8, and as many as a span has tiles.
-  u32 warps, unused;
+  u32 warps;
+  // Blocks that do the same: 1, or, to measure what packing the query heads of a KV head saves, as many as there are heads.
+  u32 copies;
   Step step;
 };
 
@@ -100,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT_WARPS * 32, 1)
   u8* ring = (u8*)own + 2 * ROW_BYTES;
   float* values = (float*)ring;                  // in the end, [warps][8][VALUE_STRIDE]
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  u32 split = blockIdx.x, kv_head = blockIdx.y, token = blockIdx.z;
+  u32 split = blockIdx.x, kv_head = blockIdx.y / l.copies, token = blockIdx.z;
   u32 position = loadu((const u32*)a.positions + token), slot = loadu((const u32*)a.slots + token);
   u32 span = split_span(a.shape.span, a.shape.splits, position), first = split * span;
   if (first > position) return;

@@ -63,8 +63,9 @@ DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* b) {
       "l"(from), "r"(bytes), "r"(shared_address(b))
       : "memory");
 }
-// A barrier of some of the block's warps.
+// A barrier of some of the block's warps; and the part of those that do not wait.
 DEVICE void sync_some(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEVICE void arrive_some(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // ---- loads of what other kernels wrote: past the first-level cache
 
@@ -173,7 +174,7 @@ DEVICE void stage(const Staged& s, u32 i, float4 v) {
 #define SLICE 256  // columns
 
 DEVICE void mma_bytes(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));

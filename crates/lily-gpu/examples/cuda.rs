@@ -4,13 +4,18 @@
 //! ```text
 //! cargo run --release -p lily-gpu --example cuda -- compile ARCH       # into the kernel cache; needs NVRTC, no GPU
 //! cargo run --release -p lily-gpu --example cuda -- golden FILE        # every op on the software GPU; needs no GPU
-//! cargo run --release -p lily-gpu --example cuda -- check FILE         # every op against that
+//! cargo run --release -p lily-gpu --example cuda -- check FILE         # every op against that; batches against single tokens
+//! cargo run --release -p lily-gpu --example cuda -- check-batches      # the latter alone
+//! cargo run --release -p lily-gpu --example cuda -- steps              # a few steps, for a memory checker
 //! cargo run --release -p lily-gpu --example cuda -- compare [CONTEXT,...]   # 4 layers against the CPU backend
 //! cargo run --release -p lily-gpu --example cuda -- prefill [LAYERS [PROMPT,... [OUT.json]]]   # whole prompts
 //! cargo run --release -p lily-gpu --example cuda -- prefill-check      # accuracy of a chunk, layer by layer
-//! cargo run --release -p lily-gpu --example cuda -- bench [LAYERS [CONTEXT,... [OUT.json]]]
+//! cargo run --release -p lily-gpu --example cuda -- bench [LAYERS [CONTEXT,... [OUT.json [PART,...]]]]
 //! ```
 
+#[cfg(not(target_os = "macos"))]
+#[path = "cuda/ablation.rs"]
+mod ablation;
 #[cfg(not(target_os = "macos"))]
 #[path = "cuda/bench.rs"]
 mod bench;
@@ -39,8 +44,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["golden", file] => ops::golden(file.as_ref()),
         ["check", file] => {
             ops::check(file.as_ref())?;
+            ops::check_batches()?;
             bench::prefill_check()
         }
+        ["check-batches"] => ops::check_batches(),
+        ["steps"] => bench::steps(),
         ["compare", rest @ ..] => compare::run(&numbers(rest.first().copied().unwrap_or("1,300,5000"))?),
         ["prefill-check"] => prefill::check(),
         ["prefill", rest @ ..] => {
@@ -51,9 +59,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["bench", rest @ ..] => {
             let layers = rest.first().map_or(Ok(40), |l| l.parse())?;
             let contexts = rest.get(1).copied().unwrap_or("256,4096,32768,131072");
-            bench::run(layers, &numbers(contexts)?, rest.get(2).map(|p| p.as_ref()))
+            let out = rest.get(2).filter(|p| **p != "-").map(|p| p.as_ref());
+            let parts: Vec<&str> = rest.get(3).map_or(bench::PARTS.to_vec(), |list| list.split(',').collect());
+            bench::run(layers, &numbers(contexts)?, out, &parts)
         }
-        _ => Err("usage: cuda compile ARCH | golden FILE | check FILE | compare [CONTEXT,...] | bench [LAYERS [CONTEXT,... [OUT.json]]]".into()),
+        _ => Err("usage: cuda compile ARCH | golden FILE | check FILE | check-batches | steps | compare [CONTEXT,...] | prefill [LAYERS [PROMPT,... [OUT.json]]] | prefill-check | bench [LAYERS [CONTEXT,... [OUT.json [PART,...]]]]".into()),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     config::{GROUP_SIZE, Quantization},
     error::ModelError,
     layout::{MatrixShape, TensorSource, VectorKind, assemble},
-    quant::f32_to_bf16,
+    quant::{bf16_to_f32, f32_to_bf16},
 };
 
 /// Bytes that one thread fills at a time, each with a generator of its own, so that the result does not depend on
@@ -91,7 +91,10 @@ impl TensorSource for Maker {
             VectorKind::DtBias => (-6.0, -2.0),
             VectorKind::Conv { .. } => (-0.5, 0.5),
         };
-        Ok((0..n).map(|_| self.rng.uniform(low, high)).collect())
+        // Checkpoints store norms and convolutions as BF16: values that are exact in it are the same on every backend.
+        let exact = matches!(kind, VectorKind::Norm | VectorKind::Conv { .. });
+        let round = |v: f32| if exact { bf16_to_f32(f32_to_bf16(v)) } else { v };
+        Ok((0..n).map(|_| round(self.rng.uniform(low, high))).collect())
     }
 }
 
@@ -181,7 +184,7 @@ fn fill_blocks(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::ReferenceModel;
+    use crate::{reference::ReferenceModel, weights::MixerWeights};
 
     fn small() -> ModelConfig {
         ModelConfig {
@@ -224,6 +227,25 @@ mod tests {
             let deviation = (squares / n * m.cols as f64).sqrt();
             assert!((0.9..1.1).contains(&deviation), "{name}: {deviation}");
             assert!((sum / n).abs() * (m.cols as f64).sqrt() < 0.05, "{name}");
+        }
+    }
+
+    /// What checkpoints store as BF16 is exact in it, so that backends that keep it so compute with the same numbers.
+    #[test]
+    fn norms_and_convolutions_are_exact_in_bf16() {
+        let weights = synthetic_weights(&small(), 6);
+        let mut vectors: Vec<&[f32]> = vec![&weights.final_norm];
+        for layer in &weights.layers {
+            vectors.extend([&layer.input_norm[..], &layer.post_attention_norm[..]]);
+            match &layer.mixer {
+                MixerWeights::Attention(a) => vectors.extend([&a.q_norm[..], &a.k_norm[..]]),
+                MixerWeights::Gdn(g) => vectors.extend([&g.conv1d[..], &g.norm[..]]),
+            }
+        }
+        assert_eq!(vectors.len(), 1 + 4 * weights.layers.len());
+        for v in vectors {
+            assert!(v.iter().all(|x| bf16_to_f32(f32_to_bf16(*x)).to_bits() == x.to_bits()));
+            assert!(v.iter().any(|x| *x != v[0]), "all alike");
         }
     }
 

@@ -6,7 +6,7 @@ use lily_gpu::{
     Device,
     device::{
         PlanHandle, Region,
-        cuda::{CudaDevice, CudaOptions, attention_splits},
+        cuda::{CudaDevice, CudaOptions},
     },
     plan::{
         BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, PrefillHead, PrefillShape,
@@ -14,28 +14,43 @@ use lily_gpu::{
         decode_plan,
         prefill::PrefillInputs,
         prefill_plan,
+        routes::Splits,
     },
     synthetic::SyntheticModel,
 };
 use lily_model::{ModelConfig, config::Quantization};
 use serde_json::{Value, json};
 
+use crate::ablation;
+
 const STEPS: usize = 64;
 const REPEATS: usize = 5;
 
-struct Bench {
-    device: CudaDevice,
-    model: ModelShape,
+pub struct Bench {
+    pub device: CudaDevice,
+    pub model: ModelShape,
     quantization: Quantization,
-    memory: HashMap<String, Region>,
+    /// Memory of the plans' buffers, by name.
+    pub memory: HashMap<String, Region>,
+    /// How decode attention is split.
+    pub splits: fn(&CudaDevice, usize) -> Splits,
 }
 
 impl Bench {
-    fn new(layers: usize, options: CudaOptions) -> Result<Self, Box<dyn Error>> {
-        let config = ModelConfig::qwen3_6_35b_a3b(layers);
-        let quantization = Quantization::mlx_4bit(layers);
+    pub fn new(layers: usize, options: CudaOptions) -> Result<Self, Box<dyn Error>> {
+        Self::of(ModelConfig::qwen3_6_35b_a3b(layers), options)
+    }
+
+    fn of(config: ModelConfig, options: CudaOptions) -> Result<Self, Box<dyn Error>> {
+        let quantization = Quantization::mlx_4bit(config.num_hidden_layers);
         let model = ModelShape::from_quantization(&config, &quantization);
-        Ok(Self { device: CudaDevice::new(options)?, model, quantization, memory: HashMap::new() })
+        Ok(Self {
+            device: CudaDevice::new(options)?,
+            model,
+            quantization,
+            memory: HashMap::new(),
+            splits: |device, context| device.attention_splits(context),
+        })
     }
 
     fn plan(&self, tokens: usize, context: usize, from: usize) -> Plan {
@@ -45,7 +60,7 @@ impl Bench {
             slots: tokens,
             // Room for all steps.
             capacity: context + STEPS,
-            splits: attention_splits(context + STEPS, self.device.limits()),
+            splits: (self.splits)(&self.device, context + STEPS),
             context: context + STEPS / 2,
             ids: Ids::Slot(from),
             head: Head::Greedy { slot: 1 - from, valid: vocab },
@@ -54,7 +69,7 @@ impl Bench {
     }
 
     /// Memory for a plan. Weights are filled once; caches and state each time.
-    fn prepare(&mut self, plan: Plan) -> Result<(PlanHandle, Arc<Plan>), Box<dyn Error>> {
+    pub fn prepare(&mut self, plan: Plan) -> Result<(PlanHandle, Arc<Plan>), Box<dyn Error>> {
         let plan = Arc::new(plan);
         let mut regions = Vec::new();
         for spec in &plan.buffers {
@@ -128,7 +143,7 @@ impl Bench {
 
     /// Median seconds of a step as the host sees it and of its graph alone, with the plans.
     #[allow(clippy::type_complexity)]
-    fn measure(
+    pub fn measure(
         &mut self,
         tokens: usize,
         context: usize,
@@ -155,7 +170,7 @@ impl Bench {
     }
 
     /// A prefill chunk of `tokens` behind `position` others: milliseconds, and the prepared plan.
-    fn prefill(
+    pub fn prefill(
         &mut self,
         tokens: usize,
         position: usize,
@@ -180,9 +195,40 @@ impl Bench {
         Ok((times[REPEATS / 2], handle, plan))
     }
 
-    fn forget(&mut self, plans: [PlanHandle; 2]) {
+    pub fn forget(&mut self, plans: [PlanHandle; 2]) {
         plans.into_iter().for_each(|p| self.device.discard(p));
     }
+}
+
+/// A few steps and a chunk through four layers with few experts and a small vocabulary: every native kernel at its real
+/// width, with little enough work for a memory checker.
+pub fn steps() -> Result<(), Box<dyn Error>> {
+    // Large enough that the head's rows do not all fit a block's ring.
+    let config =
+        ModelConfig { vocab_size: 40_000, num_experts: 32, ..ModelConfig::qwen3_6_35b_a3b(4) };
+    let mut b = Bench::of(config, CudaOptions::default())?;
+    let mut kernels = std::collections::BTreeSet::new();
+    for (tokens, context) in [(1, 300), (1, 5_000), (3, 300), (16, 40)] {
+        let (handle, plan) = b.prepare(b.plan(tokens, context, 0))?;
+        b.reset(&plan)?;
+        let (positions, slots) = (vec![context as u32 - 1; tokens], (0..tokens as u32).collect::<Vec<_>>());
+        let ticket =
+            b.device.submit(handle, &InputLayout::new(tokens).encode(&vec![0; tokens], &positions, &slots))?;
+        b.device.wait(ticket)?;
+        kernels.extend(b.device.kernels_of(handle));
+        b.device.discard(handle);
+    }
+    const CHUNK: usize = 128;
+    let shape =
+        PrefillShape { tokens: CHUNK, slots: 1, capacity: CHUNK, context: CHUNK, head: PrefillHead::Last };
+    let (handle, plan) = b.prepare(prefill_plan(&b.model, &shape))?;
+    b.reset(&plan)?;
+    let ids: Vec<u32> = (0..100).map(|i| i * 397).collect();
+    let ticket = b.device.submit(handle, &PrefillInputs::new(CHUNK).encode(&ids, 0, 0))?;
+    b.device.wait(ticket)?;
+    kernels.extend(b.device.kernels_of(handle));
+    println!("ran {}", kernels.into_iter().collect::<Vec<_>>().join(", "));
+    Ok(())
 }
 
 /// A chunk of 300 tokens through four layers, native against translated kernels. The router's choice is discrete: where two
@@ -191,7 +237,7 @@ pub fn prefill_check() -> Result<(), Box<dyn Error>> {
     const TOKENS: usize = 300;
     let mut all: Vec<Vec<f32>> = Vec::new();
     for native in [false, true] {
-        let mut b = Bench::new(4, CudaOptions { native, early: native })?;
+        let mut b = Bench::new(4, CudaOptions { native, early: native, ..CudaOptions::default() })?;
         let (ms, handle, plan) = b.prefill(TOKENS.next_multiple_of(32), 0)?;
         let kernels: std::collections::BTreeSet<String> = b.device.kernels_of(handle).into_iter().collect();
         println!(
@@ -235,11 +281,51 @@ pub fn prefill_check() -> Result<(), Box<dyn Error>> {
     }
 }
 
-pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), Box<dyn Error>> {
+/// What [`run`] measures.
+pub const PARTS: [&str; 5] = ["decode", "batch", "prefill", "options", "ablation"];
+
+pub fn run(
+    layers: usize,
+    contexts: &[usize],
+    out: Option<&Path>,
+    parts: &[&str],
+) -> Result<(), Box<dyn Error>> {
+    if let Some(part) = parts.iter().find(|p| !PARTS.contains(p)) {
+        return Err(format!("{part}: no such part; there are {}", PARTS.join(", ")).into());
+    }
     let mut results: Vec<Value> = Vec::new();
     let started = Instant::now();
     let mut b = Bench::new(layers, CudaOptions::default())?;
-    println!("{} ready after {:.2} s", b.device.facts().name, started.elapsed().as_secs_f64());
+    let name = b.device.facts().name.clone();
+    println!("{name} ready after {:.2} s", started.elapsed().as_secs_f64());
+    if parts.contains(&"decode") {
+        decode(&mut b, layers, contexts, &mut results)?;
+    }
+    if parts.contains(&"prefill") {
+        prefill(&mut b, layers, &mut results)?;
+    }
+    drop(b);
+    if parts.contains(&"batch") {
+        batch(layers, &mut results)?;
+    }
+    if parts.contains(&"options") {
+        options(layers, &mut results)?;
+    }
+    if parts.contains(&"ablation") {
+        results.extend(ablation::run(layers)?);
+    }
+    if let Some(out) = out {
+        fs::write(out, serde_json::to_vec_pretty(&json!({"device": name, "results": results}))?)?;
+    }
+    Ok(())
+}
+
+fn decode(
+    b: &mut Bench,
+    layers: usize,
+    contexts: &[usize],
+    results: &mut Vec<Value>,
+) -> Result<(), Box<dyn Error>> {
     for &context in contexts {
         let (step, graph, plans, plan) = b.measure(1, context)?;
         let counters = Counters::of(&plan);
@@ -278,28 +364,46 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
         }));
         b.forget(plans);
     }
-    for tokens in [2, 4, 8, 16] {
-        let (step, graph, plans, _) = b.measure(tokens, 256)?;
-        println!(
-            "{layers} layers, {tokens} sequences at 256: {:.1} tok/s together ({:.3} ms a step, {:.3} on the GPU)",
-            tokens as f64 / step,
-            step * 1e3,
-            graph
-        );
-        if tokens == 16 {
-            for t in b.device.time_ops(plans[0], 10)? {
-                println!(
-                    "   {:<18} {:<26} {:>3} x {:>7.2} us",
-                    t.what,
-                    t.kernel,
-                    t.launches,
-                    t.ms * 1e3 / t.launches as f64
-                );
+    Ok(())
+}
+
+/// Steps of several sequences, with weights read once for all of them, and with the kernels of one sequence.
+fn batch(layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>> {
+    for (how, batch_from) in [("together", 2), ("one by one", u32::MAX)] {
+        let mut b = Bench::new(layers, CudaOptions { batch_from, ..CudaOptions::default() })?;
+        for tokens in [2, 4, 8, 16] {
+            let (step, graph, plans, _) = b.measure(tokens, 256)?;
+            println!(
+                "{layers} layers, {tokens} sequences at 256, products {how}: {:.1} tok/s ({:.3} ms a step, {:.3} on the GPU)",
+                tokens as f64 / step,
+                step * 1e3,
+                graph
+            );
+            let mut kernels = Vec::new();
+            if tokens % 8 == 0 {
+                for t in b.device.time_ops(plans[0], 10)? {
+                    println!(
+                        "   {:<18} {:<26} {:>3} x {:>7.2} us  {:>6.0} GB/s, {} registers, {} local",
+                        t.what,
+                        t.kernel,
+                        t.launches,
+                        t.ms * 1e3 / t.launches as f64,
+                        t.bytes as f64 / t.ms / 1e6,
+                        t.resources[0],
+                        t.resources[1]
+                    );
+                    kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}));
+                }
             }
+            results.push(json!({"case": "batch", "products": how, "layers": layers, "tokens": tokens, "context": 256,
+                "tok_s": tokens as f64 / step, "ms": step * 1e3, "gpu_ms": graph, "kernels": kernels}));
+            b.forget(plans);
         }
-        results.push(json!({"case": "batch", "layers": layers, "tokens": tokens, "context": 256, "tok_s": tokens as f64 / step, "ms": step * 1e3, "gpu_ms": graph}));
-        b.forget(plans);
     }
+    Ok(())
+}
+
+fn prefill(b: &mut Bench, layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>> {
     for (tokens, position) in [(512, 0), (2048, 0), (2048, 6144), (2048, 30_720)] {
         let (ms, handle, plan) = b.prefill(tokens, position)?;
         // Two operations for each weight that a token uses, and for each value it attends to.
@@ -325,11 +429,16 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
         results.push(json!({"case": "prefill", "layers": layers, "tokens": tokens, "position": position, "ms": ms, "tok_s": rate, "kernels": kernels}));
         b.device.discard(handle);
     }
-    drop(b);
+    Ok(())
+}
+
+/// Native and translated kernels, early and late.
+fn options(layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>> {
+    let usual = CudaOptions::default();
     for (name, options) in [
-        ("native, kernels do not start early", CudaOptions { native: true, early: false }),
-        ("translated, kernels start early", CudaOptions { native: false, early: true }),
-        ("translated, kernels do not start early", CudaOptions { native: false, early: false }),
+        ("native, kernels do not start early", CudaOptions { early: false, ..usual }),
+        ("translated, kernels start early", CudaOptions { native: false, ..usual }),
+        ("translated, kernels do not start early", CudaOptions { native: false, early: false, ..usual }),
     ] {
         let mut b = Bench::new(layers, options)?;
         let (step, graph, plans, _) = b.measure(1, 256)?;
@@ -346,9 +455,6 @@ pub fn run(layers: usize, contexts: &[usize], out: Option<&Path>) -> Result<(), 
             }
         }
         results.push(json!({"case": name, "layers": layers, "tokens": 1, "context": 256, "tok_s": 1.0 / step, "ms": step * 1e3, "gpu_ms": graph}));
-    }
-    if let Some(out) = out {
-        fs::write(out, serde_json::to_vec_pretty(&json!({"device": "NVIDIA H200", "results": results}))?)?;
     }
     Ok(())
 }

@@ -11,7 +11,8 @@ use lily_gpu::{
     },
     plan::{
         ArgValue, BufferId, BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, decode::InputLayout,
-        decode_plan, routes::attention_splits,
+        decode_plan,
+        routes::{Splits, attention_splits},
     },
     synthetic::{Content, SyntheticModel},
 };
@@ -55,62 +56,66 @@ fn single(plan: &Plan, index: usize) -> Plan {
     Plan { name: op.label.clone(), buffers, ops: vec![op], levels: vec![vec![0]] }
 }
 
+/// What golden results are made for: context 300 ends inside a tile of positions; 3 tokens are a batch.
 fn cases() -> Vec<Case> {
+    [(1, 300), (3, 300), (1, 5_000)].into_iter().flat_map(|(tokens, context)| cases_of(tokens, context)).collect()
+}
+
+/// Every kind of op of a step of `tokens` sequences.
+fn cases_of(tokens: usize, context: usize) -> Vec<Case> {
     let config = ModelConfig::qwen3_6_35b_a3b(4);
     let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4));
     let mut cases: Vec<Case> = Vec::new();
-    // Context 300 ends inside a tile of positions; 3 tokens are a batch.
-    for (tokens, context) in [(1, 300), (3, 300), (1, 5_000)] {
-        let shape = DecodeShape {
-            tokens,
-            slots: tokens,
-            capacity: context + 20,
-            splits: attention_splits(context),
-            context,
-            ids: Ids::Input,
-            head: Head::Greedy { slot: 0, valid: config.vocab_size - 5 },
-        };
-        let plan = decode_plan(&model, &shape);
-        let synthetic = SyntheticModel::new(&model, &plan, 7);
-        let mut seen = Vec::new();
-        for (i, op) in plan.ops.iter().enumerate() {
-            let kind = op
-                .label
-                .split('.')
-                .skip(if op.label.starts_with("layers.") { 2 } else { 0 })
-                .collect::<Vec<_>>();
-            let kind = kind.join(".");
-            // The head's 248,320 rows once are enough; a longer context changes attention only.
-            let skipped =
-                (tokens > 1 && kind == "lm_head") || (context > 300 && !op.kernel.starts_with("attention"));
-            if skipped || seen.contains(&kind) {
-                continue;
-            }
-            seen.push(kind.clone());
-            let single = single(&plan, i);
-            let contents = single
-                .buffers
-                .iter()
-                .map(|b| match (b.name.as_str(), synthetic.content(b)) {
-                    // Sums of weights are positive.
-                    ("attention_softmax", Content::Floats { seed, .. }) => {
-                        Content::Floats { seed, low: 0.5, high: 1.5 }
-                    }
-                    (_, content) => content,
-                })
-                .collect();
-            let uses_input = single.buffers.iter().any(|b| b.kind == BufferKind::Input);
-            let positions: Vec<u32> = (0..tokens).map(|t| (context - 1 - 70 * t) as u32).collect();
-            let slots: Vec<u32> = (0..tokens as u32).rev().collect();
-            let ids: Vec<u32> = (0..tokens as u32).map(|t| 1_000 + 77_777 * t).collect();
-            let inputs = InputLayout::new(tokens).encode(&ids, &positions, &slots);
-            cases.push(Case {
-                name: format!("{kind}, {tokens} tokens, context {context}"),
-                plan: Arc::new(single),
-                contents,
-                inputs: if uses_input { inputs } else { Vec::new() },
-            });
+    let shape = DecodeShape {
+        tokens,
+        slots: tokens,
+        capacity: context + 20,
+        // As the cuda device splits them: the longer context in equal blocks.
+        splits: if context > 4096 { Splits::Blocks(66) } else { attention_splits(context) },
+        context,
+        ids: Ids::Input,
+        head: Head::Greedy { slot: 0, valid: config.vocab_size - 5 },
+    };
+    let plan = decode_plan(&model, &shape);
+    let synthetic = SyntheticModel::new(&model, &plan, 7);
+    let mut seen = Vec::new();
+    for (i, op) in plan.ops.iter().enumerate() {
+        let kind = op
+            .label
+            .split('.')
+            .skip(if op.label.starts_with("layers.") { 2 } else { 0 })
+            .collect::<Vec<_>>();
+        let kind = kind.join(".");
+        // The head's 248,320 rows once are enough; a longer context changes attention only.
+        let skipped =
+            (tokens > 1 && kind == "lm_head") || (context > 300 && !op.kernel.starts_with("attention"));
+        if skipped || seen.contains(&kind) {
+            continue;
         }
+        seen.push(kind.clone());
+        let single = single(&plan, i);
+        let contents = single
+            .buffers
+            .iter()
+            .map(|b| match (b.name.as_str(), synthetic.content(b)) {
+                // Sums of weights are positive.
+                ("attention_softmax", Content::Floats { seed, .. }) => {
+                    Content::Floats { seed, low: 0.5, high: 1.5 }
+                }
+                (_, content) => content,
+            })
+            .collect();
+        let uses_input = single.buffers.iter().any(|b| b.kind == BufferKind::Input);
+        let positions: Vec<u32> = (0..tokens).map(|t| ((context - 1).saturating_sub(70 * t)) as u32).collect();
+        let slots: Vec<u32> = (0..tokens as u32).rev().collect();
+        let ids: Vec<u32> = (0..tokens as u32).map(|t| 1_000 + 77_777 * t).collect();
+        let inputs = InputLayout::new(tokens).encode(&ids, &positions, &slots);
+        cases.push(Case {
+            name: format!("{kind}, {tokens} tokens, context {context}"),
+            plan: Arc::new(single),
+            contents,
+            inputs: if uses_input { inputs } else { Vec::new() },
+        });
     }
     cases
 }
@@ -246,7 +251,10 @@ pub fn check(file: &Path) -> Result<(), Box<dyn Error>> {
     let golden: BTreeMap<String, String> = serde_json::from_slice(&fs::read(file)?)?;
     let mut worst = 0f64;
     for (what, options) in
-        [("translated", CudaOptions { native: false, early: false }), ("native", CudaOptions::default())]
+        [
+            ("translated", CudaOptions { native: false, early: false, ..CudaOptions::default() }),
+            ("native", CudaOptions::default()),
+        ]
     {
         let mut cuda = CudaDevice::new(options)?;
         println!("{what} kernels on {}", cuda.facts().name);
@@ -286,4 +294,65 @@ pub fn check(file: &Path) -> Result<(), Box<dyn Error>> {
     }
     println!("largest relative error {worst:.2e}, bar {BAR:.0e}");
     if worst > BAR { Err("a kernel differs from the software GPU".into()) } else { Ok(()) }
+}
+
+/// Steps of several sequences on the GPU, native against translated kernels, which take one token after the other and are
+/// checked by [`check`]. Twice, natively: the bits must be the same.
+pub fn check_batches() -> Result<(), Box<dyn Error>> {
+    let late = CudaOptions { native: false, early: false, ..CudaOptions::default() };
+    let (mut translated, mut native) = (CudaDevice::new(late)?, CudaDevice::new(CudaOptions::default())?);
+    let (mut worst, mut count) = (0f64, 0);
+    for tokens in [2, 5, 8, 9, 16, 19] {
+        for mut case in cases_of(tokens, 300) {
+            let kind = case.plan.ops[0].kernel.clone();
+            if !["project_", "moe_"].iter().any(|k| kind.starts_with(k)) {
+                continue;
+            }
+            for alike in [false, true] {
+                if alike && !(kind.starts_with("moe_") && share_experts(&mut case, tokens)) {
+                    continue;
+                }
+                let fill = |d: &mut CudaDevice, region: Region, content: &Content| Ok(d.fill(region, content)?);
+                let want = values(&case, &run(&case, &mut translated, fill)?);
+                let first = run(&case, &mut native, fill)?;
+                let again = run(&case, &mut native, fill)?;
+                let got = values(&case, &first);
+                let difference: f64 = want.iter().zip(&got).map(|(a, b)| ((a - b) as f64).powi(2)).sum();
+                let norm: f64 = want.iter().map(|a| (*a as f64).powi(2)).sum();
+                let error = (difference / norm.max(1e-30)).sqrt();
+                worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
+                count += 1;
+                let same = first == again;
+                let bad = error.is_nan() || error > BAR || !same;
+                if bad || alike || tokens == 16 {
+                    println!(
+                        "{:<6} {:<44} {:>8} values, relative error {error:.2e}, {}{}",
+                        if bad { "BAD" } else { "ok" },
+                        case.name,
+                        got.len(),
+                        if same { "the same bits twice" } else { "other bits the second time" },
+                        if alike { ", most tokens choose the same experts" } else { "" },
+                    );
+                }
+                if !same {
+                    return Err("a batch kernel is not deterministic".into());
+                }
+            }
+        }
+    }
+    println!("{count} batches, largest relative error {worst:.2e}, bar {BAR:.0e}");
+    if worst > BAR { Err("a batch kernel differs from the translated one".into()) } else { Ok(()) }
+}
+
+/// Gives two thirds of the tokens the first one's router logits: more than eight of sixteen then share all their experts.
+fn share_experts(case: &mut Case, tokens: usize) -> bool {
+    let Some(i) = case.plan.buffers.iter().position(|b| b.name == "routed") else { return false };
+    let mut bytes = vec![0u8; case.plan.buffers[i].bytes as usize];
+    case.contents[i].fill(&mut bytes);
+    let row = bytes.len() / tokens;
+    for t in 1..tokens * 2 / 3 {
+        bytes.copy_within(..row, t * row);
+    }
+    case.contents[i] = Content::Bytes(bytes);
+    true
 }

@@ -11,7 +11,10 @@ use lily_model::Storage;
 
 use crate::{
     error::{GpuError, Result},
-    plan::{BoundArg, BoundOp, BufferKind, Plan},
+    plan::{
+        BoundArg, BoundOp, BufferKind, Plan,
+        routes::{self, Splits},
+    },
 };
 
 /// Memory on a device.
@@ -66,6 +69,11 @@ pub trait Device: Send {
     /// Bytes that the machine can still hand out, where it is known.
     fn free_memory(&self) -> Option<u64> {
         None
+    }
+
+    /// How decode attention over up to `context` positions is split among threadgroups.
+    fn attention_splits(&self, context: usize) -> Splits {
+        routes::attention_splits(context)
     }
 
     /// New memory with any content, aligned to 256 bytes. `what` is for messages and tools.

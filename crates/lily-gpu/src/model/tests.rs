@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
-use lily_model::{Checkpoint, ModelWeights};
+use lily_model::{Checkpoint, ModelConfig, ModelWeights, synthetic::synthetic_weights};
 
 use super::*;
 use crate::{
@@ -249,6 +249,25 @@ fn an_out_of_range_access_is_caught() {
         assert!(matches!(error, GpuError::Fault { .. } | GpuError::Hazard { .. }), "{label}: {error}");
         assert!(error.to_string().contains(label), "{label}: {error}");
     }
+}
+
+/// Random weights are the same numbers on the device as elsewhere: nothing of them is rounded when it is loaded.
+#[test]
+fn synthetic_weights_are_not_rounded() {
+    let config = ModelConfig {
+        hidden_size: 128,
+        vocab_size: 512,
+        num_experts: 8,
+        moe_intermediate_size: 64,
+        shared_expert_intermediate_size: 64,
+        ..ModelConfig::qwen3_6_35b_a3b(4)
+    };
+    let Some((m, _)) = model(Arc::new(synthetic_weights(&config, 2)), 0) else { return };
+    assert_eq!(m.load_report().rounded_vectors, 0);
+    let mut w = synthetic_weights(&config, 2);
+    w.layers[0].input_norm[3] = 1.0 + 1e-5;
+    let Some((m, _)) = model(Arc::new(w), 0) else { return };
+    assert_eq!(m.load_report().rounded_vectors, 1);
 }
 
 /// Values that are not finite stop the request and lose the sequence, whatever was asked for.

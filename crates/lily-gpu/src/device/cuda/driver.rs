@@ -232,6 +232,20 @@ impl Driver {
         self.sync(self.io)
     }
 
+    /// Copies from the device to the start of page-locked memory and waits for the copy alone.
+    ///
+    /// # Safety
+    /// `from` must have as many bytes, and nothing that runs may write them.
+    pub unsafe fn read_pinned(&self, from: u64, to: &Pinned, len: usize) -> Result<()> {
+        self.enter()?;
+        debug_assert!(len <= to.len);
+        // SAFETY: the destination is owned and as long; the source is the caller's promise; `sync` ends the copy.
+        check("copying from the GPU", unsafe {
+            cu::cuMemcpyDtoHAsync_v2(to.start.cast(), from, len, self.io.0)
+        })?;
+        self.sync(self.io)
+    }
+
     /// Copies page-locked bytes to the device, in the order of the main stream.
     ///
     /// # Safety

@@ -8,6 +8,7 @@
 
 mod compile;
 mod driver;
+mod expand;
 mod fill;
 mod native;
 mod native_prefill;
@@ -22,6 +23,7 @@ use lily_msl::manifest::Manifest;
 
 pub use compile::{CACHE_VARIABLE, NVRTC_VARIABLE};
 pub use driver::Limits;
+pub use expand::PackedMatrix;
 pub use native::attention_splits;
 pub use profile::OpTime;
 
@@ -29,10 +31,18 @@ use super::{DEPTH, Device, DeviceBuffer, DeviceFacts, PlanHandle, Region, Ticket
 use crate::{
     error::{GpuError, Result},
     kernels,
-    plan::{BoundArg, BoundOp, Op, Plan, bind},
+    plan::{
+        BoundArg, BoundOp, Op, Plan, bind,
+        routes::{self, Splits},
+    },
 };
 use driver::{Driver, Event, Function, Graph, Pinned, Shape};
 use native::Step;
+
+/// Reads of so many bytes go through page-locked memory: the driver's own way takes several times as long.
+const PINNED_FROM: usize = 1 << 16;
+/// Bytes of that memory.
+const STAGING: usize = 4 << 20;
 
 /// Name of the device.
 pub const NAME: &str = "cuda";
@@ -44,11 +54,15 @@ pub struct CudaOptions {
     pub native: bool,
     /// Kernels start early.
     pub early: bool,
+    /// Steps of so many sequences use the kernels that read a weight once for all of them.
+    pub batch_from: u32,
+    /// Attention reads a KV head's keys and values once for all of its query heads.
+    pub packed: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { native: true, early: true }
+        Self { native: true, early: true, batch_from: 2, packed: true }
     }
 }
 
@@ -92,6 +106,8 @@ pub struct CudaDevice {
     next: u64,
     submitted: u64,
     running: [Option<Running>; DEPTH],
+    /// What large reads pass through.
+    staging: Option<Pinned>,
 }
 
 impl std::fmt::Debug for CudaDevice {
@@ -143,6 +159,7 @@ impl CudaDevice {
             next: 0,
             submitted: 0,
             running: [const { None }; DEPTH],
+            staging: None,
         };
         device.load_kernels()?;
         Ok(device)
@@ -223,7 +240,7 @@ impl CudaDevice {
             shared += bytes.next_multiple_of(16);
         }
         let early = self.options.early && self.limits.arch >= compile::NATIVE_ARCH;
-        let route = native::route(op, &self.limits).filter(|_| native && aligned);
+        let route = native::route(op, &self.limits, &self.options).filter(|_| native && aligned);
         if let Some(n) = route
             && let Some(&function) = self.native.get(n.symbol)
         {
@@ -294,6 +311,14 @@ impl Device for CudaDevice {
         self.driver.memory().ok().map(|m| m.0)
     }
 
+    fn attention_splits(&self, context: usize) -> Splits {
+        if self.options.native && self.limits.arch >= compile::NATIVE_ARCH {
+            attention_splits(context, self.limits)
+        } else {
+            routes::attention_splits(context)
+        }
+    }
+
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer> {
         let address = self.driver.allocate(what, bytes)?;
         let id = self.fresh();
@@ -323,8 +348,25 @@ impl Device for CudaDevice {
 
     fn read(&mut self, buffer: DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()> {
         let address = self.address(buffer, offset, out.len() as u64)?;
-        // SAFETY: as in `write`.
-        unsafe { self.driver.read(address, out) }
+        if out.len() < PINNED_FROM {
+            // SAFETY: as in `write`.
+            return unsafe { self.driver.read(address, out) };
+        }
+        let mut pinned = match self.staging.take() {
+            Some(p) => p,
+            None => self.driver.pinned(STAGING)?,
+        };
+        let mut result = Ok(());
+        for (i, part) in out.chunks_mut(STAGING).enumerate() {
+            // SAFETY: as in `write`; the part lies in the range that was checked.
+            result = unsafe { self.driver.read_pinned(address + (i * STAGING) as u64, &pinned, part.len()) };
+            if result.is_err() {
+                break;
+            }
+            part.copy_from_slice(&pinned.bytes()[..part.len()]);
+        }
+        self.staging = Some(pinned);
+        result
     }
 
     fn copy(&mut self, from: Region, to: Region) -> Result<()> {

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use lily_msl::manifest::{ArgManifest, KernelManifest, Manifest};
 
 use super::{
+    CudaOptions,
     driver::Limits,
     native_prefill::{HOPPER, HOPPER_SYMBOLS},
 };
@@ -18,11 +19,13 @@ use crate::{
 const SOURCES: &[(&str, &str)] = &[
     ("project.cu", include_str!("../../../../../kernels/cuda/project.cu")),
     ("moe.cu", include_str!("../../../../../kernels/cuda/moe.cu")),
+    ("batch.cu", include_str!("../../../../../kernels/cuda/batch.cu")),
     ("gdn.cu", include_str!("../../../../../kernels/cuda/gdn.cu")),
     ("attention.cu", include_str!("../../../../../kernels/cuda/attention.cu")),
     ("gemm.cu", include_str!("../../../../../kernels/cuda/gemm.cu")),
     ("gdn_prefill.cu", include_str!("../../../../../kernels/cuda/gdn_prefill.cu")),
     ("moe_prefill.cu", include_str!("../../../../../kernels/cuda/moe_prefill.cu")),
+    ("expand.cu", include_str!("../../../../../kernels/cuda/expand.cu")),
     ("synthetic.cu", include_str!("../../../../../kernels/cuda/synthetic.cu")),
 ];
 /// Those with instructions that only Hopper has.
@@ -60,6 +63,14 @@ pub const SYMBOLS: &[&str] = &[
     "native_project_add",
     "native_moe_gate_up",
     "native_moe_down",
+    "native_batch_norm_8",
+    "native_batch_norm_16",
+    "native_batch_norm_mixed_8",
+    "native_batch_norm_mixed_16",
+    "native_batch_add_8",
+    "native_batch_add_16",
+    "native_batch_gate_up",
+    "native_batch_down",
     "native_gdn_step",
     "native_attention_split",
     "native_attention_combine",
@@ -75,6 +86,7 @@ pub const SYMBOLS: &[&str] = &[
     "native_router",
     "native_moe_sort",
     "native_moe_blocks",
+    "native_expand",
     "native_fill",
 ];
 
@@ -173,7 +185,14 @@ pub struct Step {
 /// Whether a kernel reads, before it waits, what came from two kernels back: then the kernel between may let it start only
 /// after its own wait.
 pub fn reads_two_back(symbol: &str) -> bool {
-    matches!(symbol, "native_moe_gate_up" | "native_moe_down" | "native_attention_combine")
+    matches!(
+        symbol,
+        "native_moe_gate_up"
+            | "native_moe_down"
+            | "native_batch_gate_up"
+            | "native_batch_down"
+            | "native_attention_combine"
+    )
 }
 
 /// Whether the native kernel of the op that stands at `at` in `order` may read what it reads before it waits: the op in
@@ -224,16 +243,19 @@ fn fields(op: &Op) -> impl Iterator<Item = (&'static str, Scalar)> + '_ {
 
 /// The native kernel for an op, if there is one for its shape. Bulk copies need addresses that are multiples of 16; the
 /// caller checks those of the buffers, shapes are checked here.
-pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
+pub fn route(op: &Op, limits: &Limits, options: &CudaOptions) -> Option<Launch> {
     if limits.arch < super::compile::NATIVE_ARCH {
         return None;
+    }
+    if let Some(launch) = batch(op, limits, options).filter(|l| l.shared <= limits.shared) {
+        return Some(launch);
     }
     let launch = match op.kernel.as_str() {
         k if k.starts_with("project_") => project(op, limits),
         k if k.starts_with("moe_gate_up_") => moe_gate_up(op, limits),
         k if k.starts_with("moe_down_") => moe_down(op),
         "gdn_step" => gdn_step(op),
-        "attention_split_8" | "attention_blocks_8" => attention_split(op),
+        "attention_split_8" | "attention_blocks_8" => attention_split(op, options),
         "attention_combine" | "attention_blocks_combine" => attention_combine(op),
         _ => super::native_prefill::route(op, limits),
     }?;
@@ -243,7 +265,7 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
 /// Most bytes of a block's ring: two kernels' blocks share a multiprocessor while one hands over to the next.
 const MOST_RING: u32 = 152 << 10;
 /// `MOST_STAGES` of project.cu.
-const MOST_STAGES: u32 = 16;
+const MOST_STAGES: u32 = 12;
 /// Most tokens whose activations a block keeps.
 const MOST_TOKENS: u32 = 8;
 /// Rows of a tile.
@@ -283,6 +305,97 @@ fn project(op: &Op, limits: &Limits) -> Option<Launch> {
         threads: 17 * 32,
         shared: 1024 + (most_tokens * staged(cols)).next_multiple_of(128) + sums + stages * stage,
         extra: vec![tiles / blocks, tiles % blocks, stages, stage, tokens, most_tokens],
+    })
+}
+
+/// The kernel of batch.cu for an op of a step of several sequences.
+fn batch(op: &Op, limits: &Limits, options: &CudaOptions) -> Option<Launch> {
+    let tokens = match op.kernel.as_str() {
+        k if k.starts_with("project_") => op.grid[1],
+        k if k.starts_with("moe_gate_up_") || k.starts_with("moe_down_") => op.grid[2],
+        _ => return None,
+    };
+    if tokens < options.batch_from {
+        return None;
+    }
+    match op.kernel.as_str() {
+        k if k.starts_with("moe_gate_up_") => batch_gate_up(op, tokens, limits),
+        k if k.starts_with("moe_down_") => batch_down(op, tokens),
+        _ => batch_project(op, tokens, limits),
+    }
+}
+
+/// `BATCH_TOKENS` of batch.cu.
+const BATCH_TOKENS: u32 = 16;
+/// Bytes of a tile's sums for one token: `BATCH_SUMS` of batch.cu.
+const BATCH_SUMS: u32 = 20 * 4;
+/// `Grouped` of batch.cu, padded.
+const GROUPED: u32 = (16 * 384 + 128 * (4 + 4 + 4 + 8) + 256 * 8 + 36u32).next_multiple_of(128);
+
+/// `BATCH_ROW` of batch.cu.
+const fn batch_row(cols: u32) -> u32 {
+    cols * 2 + 64
+}
+
+fn batch_project(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
+    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
+    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
+    let widest = bits[..matrices].iter().copied().max()?;
+    let few = tokens <= 8;
+    let symbol = match (op.kernel.starts_with("project_norm_"), cols, widest, few) {
+        (true, 2048, 4, true) => "native_batch_norm_8",
+        (true, 2048, 4, false) => "native_batch_norm_16",
+        (true, 2048, 8, true) => "native_batch_norm_mixed_8",
+        (true, 2048, 8, false) => "native_batch_norm_mixed_16",
+        (false, 4096, 4, true) => "native_batch_add_8",
+        (false, 4096, 4, false) => "native_batch_add_16",
+        _ => return None,
+    };
+    let together = if few { 8 } else { BATCH_TOKENS };
+    let tiles: u32 = rows[..matrices].iter().map(|r| r.div_ceil(TILE_ROWS)).sum();
+    let blocks = tiles.min(limits.multiprocessors);
+    let slices = cols / 256;
+    let turn_tiles = if slices == 16 { 1 } else { 4 };
+    let vectors = cols / 64 * BATCH_TOKENS * 8 + together * batch_row(cols);
+    Some(Launch {
+        symbol,
+        grid: [blocks, tokens.div_ceil(together), 1],
+        threads: 512,
+        shared: 2048 + vectors + 2 * turn_tiles * slices * together * BATCH_SUMS,
+        extra: vec![tiles / blocks, tiles % blocks, tokens, 0],
+    })
+}
+
+fn batch_gate_up(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
+    let sizes = [scalar(op, "hidden")?, scalar(op, "width")?, scalar(op, "chosen")?];
+    if sizes != [2048, 512, 8] || scalar(op, "experts")? > 256 {
+        return None;
+    }
+    // Factors and parts of the norm, scales and sums, staged vectors, two turns of four units' sums.
+    let norm = BATCH_TOKENS * 4 * 17;
+    let vectors = 2048 / 64 * BATCH_TOKENS * 8 + BATCH_TOKENS * batch_row(2048);
+    Some(Launch {
+        symbol: "native_batch_gate_up",
+        grid: [limits.multiprocessors, 1, tokens.div_ceil(BATCH_TOKENS)],
+        threads: 512,
+        shared: GROUPED + norm + vectors + 2 * 4 * 4 * 8 * BATCH_SUMS,
+        extra: vec![0, 0, tokens, 0],
+    })
+}
+
+fn batch_down(op: &Op, tokens: u32) -> Option<Launch> {
+    let (hidden, experts) = (scalar(op, "hidden")?, scalar(op, "experts")?);
+    let widths = [scalar(op, "width")?, scalar(op, "shared_width")?, scalar(op, "chosen")?];
+    if hidden % 16 != 0 || experts > 256 || widths != [512, 512, 8] {
+        return None;
+    }
+    let vectors = BATCH_TOKENS * 9;
+    Some(Launch {
+        symbol: "native_batch_down",
+        grid: [hidden / 16, 1, tokens.div_ceil(BATCH_TOKENS)],
+        threads: 512,
+        shared: GROUPED + vectors * (512 / 64 * 8 + BATCH_SUMS + batch_row(512)),
+        extra: vec![0, 0, tokens, 0],
     })
 }
 
@@ -332,7 +445,7 @@ fn gdn_step(op: &Op) -> Option<Launch> {
     })
 }
 
-fn attention_split(op: &Op) -> Option<Launch> {
+fn attention_split(op: &Op, options: &CudaOptions) -> Option<Launch> {
     let span = scalar(op, "span")?;
     if span % 16 != 0 {
         return None;
@@ -342,18 +455,18 @@ fn attention_split(op: &Op) -> Option<Launch> {
     let row = 512 + 16;
     // The warps' results meet in the same place.
     let ring = warps * (2 * 16 * row).max(8 * 260 * 4);
+    let copies = if options.packed { 1 } else { 8 };
     Some(Launch {
         symbol: "native_attention_split",
-        grid: op.grid,
+        grid: [op.grid[0], op.grid[1] * copies, op.grid[2]],
         threads: 256,
         shared: 2 * 8 * row + 1024 + ring,
-        extra: vec![warps, 0],
+        extra: vec![warps, copies],
     })
 }
 
 fn attention_combine(op: &Op) -> Option<Launch> {
-    // `MOST_SPLITS` of attention.cu.
-    if scalar(op, "splits")? > 256 {
+    if scalar(op, "splits")? > MOST_SPLITS as u32 {
         return None;
     }
     Some(Launch {
@@ -361,18 +474,23 @@ fn attention_combine(op: &Op) -> Option<Launch> {
         grid: op.grid,
         threads: 256,
         shared: 0,
-        extra: vec![0, 0],
+        extra: vec![0, 1],
     })
 }
 
 /// How a context is split in decode attention on a GPU of so many multiprocessors: one block for each KV head and
-/// split, so that with two KV heads about all of them have one; a split is not shorter than a block's warps can share.
+/// split, so that with two KV heads all of them have one. A short context has splits of a fixed length, as many as it
+/// needs; a long one is cut into equal blocks, as many as there is room for.
 pub fn attention_splits(context: usize, limits: Limits) -> Splits {
+    let most = (limits.multiprocessors as usize / 2).clamp(1, MOST_SPLITS);
     let class = context.max(1).next_power_of_two().max(SHORTEST_SPAN);
-    let most = (limits.multiprocessors as usize / 2).max(1).next_power_of_two() / 2;
-    let count = (class / SHORTEST_SPAN).clamp(1, most.max(1));
-    Splits::Spans { span: class / count, count }
+    match class / SHORTEST_SPAN {
+        count if count <= most => Splits::Spans { span: SHORTEST_SPAN, count },
+        _ => Splits::Blocks(most),
+    }
 }
 
 /// Four tiles of positions.
 const SHORTEST_SPAN: usize = 64;
+/// `MOST_SPLITS` of attention.cu.
+const MOST_SPLITS: usize = 256;

@@ -1,9 +1,9 @@
 //! What can be tested without a GPU: routes, layouts, the text for the compiler.
 
 use super::{
-    compile,
+    CudaOptions, compile,
     driver::Limits,
-    native::{self, attention_splits},
+    native::{self, Launch, attention_splits},
     native_prefill::{HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced},
 };
 use crate::{
@@ -32,6 +32,16 @@ fn plan(tokens: usize) -> Plan {
     decode_plan(&model, &shape)
 }
 
+/// The route with the usual options.
+fn route(op: &Op, limits: &Limits) -> Option<Launch> {
+    native::route(op, limits, &CudaOptions::default())
+}
+
+/// The route without the kernels of batch.cu.
+fn route_each(op: &Op) -> Option<Launch> {
+    native::route(op, &H200, &CudaOptions { batch_from: u32::MAX, ..CudaOptions::default() })
+}
+
 fn op(plan: &Plan, label: &str) -> Op {
     plan.ops.iter().find(|o| o.label == label).unwrap_or_else(|| panic!("no op {label}")).clone()
 }
@@ -42,8 +52,8 @@ fn which_ops_are_native() {
     let plan = plan(1);
     for o in &plan.ops {
         let expected = !matches!(o.kernel.as_str(), "embed" | "argmax_blocks" | "argmax_final");
-        assert_eq!(native::route(o, &H200).is_some(), expected, "{}", o.label);
-        assert_eq!(native::route(o, &Limits { arch: 89, ..H200 }), None, "{}", o.label);
+        assert_eq!(route(o, &H200).is_some(), expected, "{}", o.label);
+        assert_eq!(route(o, &Limits { arch: 89, ..H200 }), None, "{}", o.label);
     }
 }
 
@@ -52,30 +62,31 @@ fn which_ops_are_native() {
 fn projections() {
     let one = plan(1);
     // 12,352 rows: 772 tiles of 16 rows on 132 blocks, six at most, all in the ring.
-    let l = native::route(&op(&one, "layers.0.gdn.in"), &H200).expect("native");
+    let l = route(&op(&one, "layers.0.gdn.in"), &H200).expect("native");
     assert_eq!((l.symbol, l.grid, l.threads), ("native_project_norm", [132, 1, 1], 544));
     let tile = 16 * (1024 + 128);
     assert_eq!(l.extra, [5, 112, 6, tile, 1, 1]);
     assert_eq!(l.shared, 1024 + 4352 + 2 * 6 * 8 * 16 * 4 + 6 * tile);
     // 2,048 rows: a tile for each of 128 blocks.
-    let l = native::route(&op(&one, "layers.0.gdn.out"), &H200).expect("native");
+    let l = route(&op(&one, "layers.0.gdn.out"), &H200).expect("native");
     assert_eq!((l.symbol, l.grid), ("native_project_add", [128, 1, 1]));
     assert_eq!(l.extra[..4], [1, 0, 1, 16 * (2048 + 256)]);
     // 256 + 1 rows of 8 bits, 512 + 512 of 4.
-    let l = native::route(&op(&one, "layers.0.router"), &H200).expect("native");
+    let l = route(&op(&one, "layers.0.router"), &H200).expect("native");
     assert_eq!((l.symbol, l.grid), ("native_project_norm_mixed", [16 + 1 + 32 + 32, 1, 1]));
     assert_eq!(l.extra[..4], [1, 0, 1, 16 * (2048 + 128)]);
     // 248,320 rows stream through the ring.
-    let l = native::route(&op(&one, "lm_head"), &H200).expect("native");
+    let l = route(&op(&one, "lm_head"), &H200).expect("native");
     assert_eq!((l.grid, &l.extra[..3]), ([132, 1, 1], &[117, 76, 8][..]));
     assert_eq!(l.extra[0] * 132 + l.extra[1], 15_520);
     // A batch: eight tokens a block.
-    let l = native::route(&op(&plan(16), "layers.0.gdn.in"), &H200).expect("native");
+    let l = route_each(&op(&plan(16), "layers.0.gdn.in")).expect("native");
     assert_eq!((l.grid, l.extra[4], l.extra[5]), ([132, 2, 1], 16, 8));
     for tokens in 1..=32 {
         for o in &plan(tokens).ops {
-            let Some(l) = native::route(o, &H200) else { continue };
-            assert!(l.shared <= H200.shared && l.grid.iter().all(|&g| g > 0), "{tokens} tokens: {}", o.label);
+            for l in [route(o, &H200), route_each(o)].into_iter().flatten() {
+                assert!(l.shared <= H200.shared && l.grid.iter().all(|&g| g > 0), "{tokens} tokens: {}", o.label);
+            }
         }
     }
 }
@@ -84,12 +95,50 @@ fn projections() {
 fn experts() {
     let one = plan(1);
     // 512 tiles, four for each of 128 blocks.
-    let l = native::route(&op(&one, "layers.0.experts.gate_up"), &H200).expect("native");
+    let l = route(&op(&one, "layers.0.experts.gate_up"), &H200).expect("native");
     assert_eq!((l.grid, l.extra.as_slice()), ([128, 1, 1], &[4, 0][..]));
-    let l = native::route(&op(&one, "layers.0.experts.down"), &H200).expect("native");
+    let l = route(&op(&one, "layers.0.experts.down"), &H200).expect("native");
     assert_eq!((l.grid, l.threads), ([128, 1, 1], 608));
-    let l = native::route(&op(&one, "layers.0.gdn.step"), &H200).expect("native");
+    let l = route(&op(&one, "layers.0.gdn.step"), &H200).expect("native");
     assert_eq!((l.grid, l.threads), ([128, 1, 1], 288));
+}
+
+/// Which kernels a step of several sequences takes, at the edges of 8 and 16 tokens.
+#[test]
+fn batches() {
+    let at = |tokens: usize, label: &str| route(&op(&plan(tokens), label), &H200).expect("native");
+    for (tokens, symbol, blocks) in [
+        (1, "native_project_norm", 1),
+        (2, "native_batch_norm_8", 1),
+        (8, "native_batch_norm_8", 1),
+        (9, "native_batch_norm_16", 1),
+        (16, "native_batch_norm_16", 1),
+        (17, "native_batch_norm_16", 2),
+        (32, "native_batch_norm_16", 2),
+    ] {
+        let l = at(tokens, "layers.0.gdn.in");
+        assert_eq!((l.symbol, l.grid), (symbol, [132, blocks, 1]), "{tokens}");
+        if tokens > 1 {
+            assert_eq!((l.threads, l.extra.as_slice()), (512, &[5, 112, tokens as u32, 0][..]));
+        }
+    }
+    assert_eq!(at(3, "layers.0.router").symbol, "native_batch_norm_mixed_8");
+    assert_eq!(at(13, "layers.0.router").symbol, "native_batch_norm_mixed_16");
+    assert_eq!(at(8, "layers.0.gdn.out").symbol, "native_batch_add_8");
+    assert_eq!((at(9, "layers.0.gdn.out").symbol, at(9, "layers.0.gdn.out").grid), ("native_batch_add_16", [128, 1, 1]));
+    assert_eq!((at(16, "layers.0.experts.gate_up").symbol, at(17, "layers.0.experts.gate_up").grid), ("native_batch_gate_up", [132, 1, 2]));
+    assert_eq!((at(16, "layers.0.experts.down").symbol, at(16, "layers.0.experts.down").grid), ("native_batch_down", [128, 1, 1]));
+}
+
+/// Attention without packing: eight blocks do what one does with it.
+#[test]
+fn packing() {
+    let op = op(&plan(1), "layers.3.attention.split");
+    let packed = route(&op, &H200).expect("native");
+    let options = CudaOptions { packed: false, ..CudaOptions::default() };
+    let unpacked = native::route(&op, &H200, &options).expect("native");
+    assert_eq!((packed.grid, packed.extra[1]), ([64, 2, 1], 1));
+    assert_eq!((unpacked.grid, unpacked.extra[1]), ([64, 16, 1], 8));
 }
 
 #[test]
@@ -100,11 +149,15 @@ fn splits_of_contexts() {
     assert_eq!(splits(64), spans(64, 1));
     assert_eq!(splits(65), spans(64, 2));
     assert_eq!(splits(4_096), spans(64, 64));
-    assert_eq!(splits(4_097), spans(128, 64));
-    assert_eq!(splits(131_072), spans(2_048, 64));
+    assert_eq!(splits(4_097), Splits::Blocks(66));
+    assert_eq!(splits(131_072), Splits::Blocks(66));
     for context in 1..5000 {
-        assert!(splits(context).most(usize::MAX) >= context && splits(context).count() <= 64);
+        assert!(splits(context).most(usize::MAX) >= context && splits(context).count() <= 66);
     }
+    // A GPU of few multiprocessors, and one of very many.
+    assert_eq!(attention_splits(64, Limits { multiprocessors: 1, ..H200 }), spans(64, 1));
+    assert_eq!(attention_splits(4_096, Limits { multiprocessors: 16, ..H200 }), Splits::Blocks(8));
+    assert_eq!(attention_splits(1 << 20, Limits { multiprocessors: 1 << 12, ..H200 }), Splits::Blocks(256));
 }
 
 /// In a decode step every native kernel may read early what it does; where the op in front makes it, it may not.
@@ -183,14 +236,14 @@ fn prefill(tokens: usize) -> Plan {
 fn symbols(plan: &Plan, limits: &Limits) -> Vec<String> {
     plan.ops
         .iter()
-        .map(|o| native::route(o, limits).map_or(o.kernel.clone(), |l| l.symbol.to_string()))
+        .map(|o| route(o, limits).map_or(o.kernel.clone(), |l| l.symbol.to_string()))
         .collect()
 }
 
 #[test]
 fn kernels_of_a_chunk() {
     let plan = prefill(2048);
-    let of = |limits: &Limits, label: &str| native::route(&op(&plan, label), limits).map(|l| l.symbol);
+    let of = |limits: &Limits, label: &str| route(&op(&plan, label), limits).map(|l| l.symbol);
     for (label, hopper, later) in [
         ("layers.0.gdn.in", "hopper_gemm_256", "native_gemm"),
         ("layers.0.gdn.out", "hopper_gemm_add_256", "native_gemm_add"),
@@ -215,12 +268,12 @@ fn kernels_of_a_chunk() {
     // Every grid has blocks and fits; 128 tokens of eight heads a block of attention, two KV heads.
     for tokens in [32, 64, 96, 320, 512, 2048, 8192] {
         for o in &prefill(tokens).ops {
-            let Some(l) = native::route(o, &H200) else { continue };
+            let Some(l) = route(o, &H200) else { continue };
             assert!(l.shared <= H200.shared && l.grid.iter().all(|&g| g > 0), "{tokens}: {}", o.label);
             assert!(l.extra.len() % 2 == 0, "{}", o.label);
         }
     }
-    let flash = native::route(&op(&plan, "layers.3.attention.flash"), &H200).expect("native");
+    let flash = route(&op(&plan, "layers.3.attention.flash"), &H200).expect("native");
     assert_eq!(flash.grid, [2048 / 16 * 2, 1, 1]);
 }
 
@@ -242,7 +295,7 @@ fn kernels_that_go_together() {
     assert_eq!(found.len(), 6, "{found:?}");
     assert!(found.iter().all(|l| l.ends_with("gdn.convolve") || l.ends_with("gdn.factors")), "{found:?}");
     // An odd step of 32 tokens: none of the three has a native form.
-    assert!(native::route(&op(&prefill(96), "layers.0.gdn.scan"), &H200).is_none());
+    assert!(route(&op(&prefill(96), "layers.0.gdn.scan"), &H200).is_none());
     // Products of the experts that cannot take large blocks.
     let plan = prefill(64);
     let order: Vec<usize> = (0..plan.ops.len()).collect();
@@ -274,7 +327,7 @@ fn pairs_of_a_block() {
     assert_eq!(hopper_pairs(256, 0), 128);
     for (tokens, most) in [(32, 128), (2048, 128), (4096, 128), (8192, 256)] {
         let plan = prefill(tokens);
-        let launch = |label: &str| native::route(&op(&plan, label), &H200).expect("native");
+        let launch = |label: &str| route(&op(&plan, label), &H200).expect("native");
         assert_eq!(launch("layers.0.experts.blocks").extra, [most, 0], "{tokens}");
         for kernel in ["gate_up", "down"] {
             let l = launch(&format!("layers.0.experts.{kernel}"));
