@@ -70,8 +70,8 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   }
   __syncthreads();
 
-  // A stage is handed back through a barrier of hardware, by the warps that have read it. Another one stands between the
-  // copies of a round and its readers: the copies' own barriers would do, but memory checkers do not know them.
+  // A stage is handed back through a barrier of hardware, by the warps that have read it. Another one stands between the start
+  // of a round's copies and its readers: so both orders rest on barriers of the block, beside the copies' own.
   constexpr u32 HANDOVER = 2, HANDOVER_THREADS = (SLICES + 1) * 32, STARTED = 14;
   if (warp == PROJECT_WARPS) {
     for (u32 base = l.stages; base < count; base += l.stages) {

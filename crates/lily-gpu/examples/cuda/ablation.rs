@@ -8,7 +8,9 @@ use lily_gpu::{
         PlanHandle, Region,
         cuda::{CudaOptions, PackedMatrix, attention_splits},
     },
-    plan::{BufferKind, Plan, PrefillHead, PrefillShape, prefill::PrefillInputs, prefill_plan, routes::Splits},
+    plan::{
+        BufferKind, Plan, PrefillHead, PrefillShape, prefill::PrefillInputs, prefill_plan, routes::Splits,
+    },
 };
 use serde_json::{Value, json};
 
@@ -25,8 +27,10 @@ fn row(out: &mut Vec<Value>, what: &str, with: f64, without: f64, published: Opt
     let gain = (without / with - 1.0) * 100.0;
     let theirs = published.map_or("-".to_string(), |p| format!("{p:+.1} %"));
     println!("{what:<52} {with:>9.3} ms with, {without:>9.3} ms without: {gain:+.1} % (published: {theirs})");
-    out.push(json!({"case": "ablation", "what": what, "with_ms": with, "without_ms": without, "gain_percent": gain,
-        "published_percent": published, "note": note}));
+    out.push(
+        json!({"case": "ablation", "what": what, "with_ms": with, "without_ms": without, "gain_percent": gain,
+        "published_percent": published, "note": note}),
+    );
 }
 
 fn median(times: &mut [f64]) -> f64 {
@@ -128,7 +132,11 @@ fn prefill(b: &mut Bench, out: &mut Vec<Value>) -> Result<(), Box<dyn Error>> {
 
     let scan = |b: &mut Bench, handle: PlanHandle| -> Result<f64, Box<dyn Error>> {
         let times = b.device.time_ops(handle, REPEATS)?;
-        Ok(times.iter().filter(|t| t.what.starts_with("gdn.") && t.what != "gdn.in" && t.what != "gdn.out").map(|t| t.ms).sum())
+        Ok(times
+            .iter()
+            .filter(|t| t.what.starts_with("gdn.") && t.what != "gdn.in" && t.what != "gdn.out")
+            .map(|t| t.ms)
+            .sum())
     };
     let long = scan(b, handle)?;
     let shape = PrefillShape {
@@ -168,7 +176,8 @@ fn expanding(b: &mut Bench, plan: &Plan) -> Result<f64, Box<dyn Error>> {
         if module.ends_with("embed_tokens") {
             continue;
         }
-        let part = |name: &str| b.memory.get(&format!("{module}.{name}")).copied().ok_or("a matrix without memory");
+        let part =
+            |name: &str| b.memory.get(&format!("{module}.{name}")).copied().ok_or("a matrix without memory");
         matrices.push(PackedMatrix {
             codes: part("weight")?,
             scales: part("scales")?,
@@ -206,7 +215,8 @@ fn host_routing(
     }
     let mut handles = Vec::new();
     for ops in pieces {
-        let mut piece = Plan { name: plan.name.clone(), buffers: plan.buffers.clone(), ops, levels: Vec::new() };
+        let mut piece =
+            Plan { name: plan.name.clone(), buffers: plan.buffers.clone(), ops, levels: Vec::new() };
         piece.derive_levels();
         handles.push(b.prepare(piece)?.0);
     }

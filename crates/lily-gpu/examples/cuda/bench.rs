@@ -6,7 +6,7 @@ use lily_gpu::{
     Device,
     device::{
         PlanHandle, Region,
-        cuda::{CudaDevice, CudaOptions},
+        cuda::{CudaDevice, CudaOptions, Together},
     },
     plan::{
         BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, PrefillHead, PrefillShape,
@@ -16,7 +16,7 @@ use lily_gpu::{
         prefill_plan,
         routes::Splits,
     },
-    synthetic::SyntheticModel,
+    synthetic::{Content, SyntheticModel},
 };
 use lily_model::{ModelConfig, config::Quantization};
 use serde_json::{Value, json};
@@ -104,7 +104,19 @@ impl Bench {
             plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::State | BufferKind::TokenSlots))
         {
             let region = self.memory[&spec.name];
-            self.device.fill(region, &synthetic.content(spec))?;
+            let content = match spec.kind {
+                // Every sequence starts with another token: the same ones would choose the same experts.
+                BufferKind::TokenSlots => Content::Bytes(
+                    (0..spec.bytes as u32 / 4)
+                        .flat_map(|i| {
+                            (i.wrapping_mul(2_654_435_761) % self.model.config.vocab_size as u32)
+                                .to_le_bytes()
+                        })
+                        .collect(),
+                ),
+                _ => synthetic.content(spec),
+            };
+            self.device.fill(region, &content)?;
         }
         Ok(())
     }
@@ -204,16 +216,16 @@ impl Bench {
 /// width, with little enough work for a memory checker.
 pub fn steps() -> Result<(), Box<dyn Error>> {
     // Large enough that the head's rows do not all fit a block's ring.
-    let config =
-        ModelConfig { vocab_size: 40_000, num_experts: 32, ..ModelConfig::qwen3_6_35b_a3b(4) };
-    let mut b = Bench::of(config, CudaOptions::default())?;
+    let config = ModelConfig { vocab_size: 40_000, num_experts: 32, ..ModelConfig::qwen3_6_35b_a3b(4) };
+    let mut b = Bench::of(config, CudaOptions { together: Together::Always, ..CudaOptions::default() })?;
     let mut kernels = std::collections::BTreeSet::new();
     for (tokens, context) in [(1, 300), (1, 5_000), (3, 300), (16, 40)] {
         let (handle, plan) = b.prepare(b.plan(tokens, context, 0))?;
         b.reset(&plan)?;
         let (positions, slots) = (vec![context as u32 - 1; tokens], (0..tokens as u32).collect::<Vec<_>>());
-        let ticket =
-            b.device.submit(handle, &InputLayout::new(tokens).encode(&vec![0; tokens], &positions, &slots))?;
+        let ticket = b
+            .device
+            .submit(handle, &InputLayout::new(tokens).encode(&vec![0; tokens], &positions, &slots))?;
         b.device.wait(ticket)?;
         kernels.extend(b.device.kernels_of(handle));
         b.device.discard(handle);
@@ -369,8 +381,10 @@ fn decode(
 
 /// Steps of several sequences, with weights read once for all of them, and with the kernels of one sequence.
 fn batch(layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>> {
-    for (how, batch_from) in [("together", 2), ("one by one", u32::MAX)] {
-        let mut b = Bench::new(layers, CudaOptions { batch_from, ..CudaOptions::default() })?;
+    for (how, together) in
+        [("as measured", Together::Measured), ("together", Together::Always), ("one by one", Together::Never)]
+    {
+        let mut b = Bench::new(layers, CudaOptions { together, ..CudaOptions::default() })?;
         for tokens in [2, 4, 8, 16] {
             let (step, graph, plans, _) = b.measure(tokens, 256)?;
             println!(
@@ -392,11 +406,15 @@ fn batch(layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>> 
                         t.resources[0],
                         t.resources[1]
                     );
-                    kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}));
+                    kernels.push(
+                        json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}),
+                    );
                 }
             }
-            results.push(json!({"case": "batch", "products": how, "layers": layers, "tokens": tokens, "context": 256,
-                "tok_s": tokens as f64 / step, "ms": step * 1e3, "gpu_ms": graph, "kernels": kernels}));
+            results.push(
+                json!({"case": "batch", "products": how, "layers": layers, "tokens": tokens, "context": 256,
+                "tok_s": tokens as f64 / step, "ms": step * 1e3, "gpu_ms": graph, "kernels": kernels}),
+            );
             b.forget(plans);
         }
     }

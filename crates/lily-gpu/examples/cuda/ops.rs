@@ -6,11 +6,12 @@ use lily_gpu::{
     Device,
     device::{
         Region,
-        cuda::{CudaDevice, CudaOptions},
+        cuda::{CudaDevice, CudaOptions, Together},
         soft::{SoftDevice, SoftOptions},
     },
     plan::{
-        ArgValue, BufferId, BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, decode::InputLayout,
+        ArgValue, BufferId, BufferKind, DecodeShape, Head, Ids, ModelShape, Plan,
+        decode::InputLayout,
         decode_plan,
         routes::{Splits, attention_splits},
     },
@@ -58,7 +59,10 @@ fn single(plan: &Plan, index: usize) -> Plan {
 
 /// What golden results are made for: context 300 ends inside a tile of positions; 3 tokens are a batch.
 fn cases() -> Vec<Case> {
-    [(1, 300), (3, 300), (1, 5_000)].into_iter().flat_map(|(tokens, context)| cases_of(tokens, context)).collect()
+    [(1, 300), (3, 300), (1, 5_000)]
+        .into_iter()
+        .flat_map(|(tokens, context)| cases_of(tokens, context))
+        .collect()
 }
 
 /// Every kind of op of a step of `tokens` sequences.
@@ -80,11 +84,8 @@ fn cases_of(tokens: usize, context: usize) -> Vec<Case> {
     let synthetic = SyntheticModel::new(&model, &plan, 7);
     let mut seen = Vec::new();
     for (i, op) in plan.ops.iter().enumerate() {
-        let kind = op
-            .label
-            .split('.')
-            .skip(if op.label.starts_with("layers.") { 2 } else { 0 })
-            .collect::<Vec<_>>();
+        let kind =
+            op.label.split('.').skip(if op.label.starts_with("layers.") { 2 } else { 0 }).collect::<Vec<_>>();
         let kind = kind.join(".");
         // The head's 248,320 rows once are enough; a longer context changes attention only.
         let skipped =
@@ -106,7 +107,8 @@ fn cases_of(tokens: usize, context: usize) -> Vec<Case> {
             })
             .collect();
         let uses_input = single.buffers.iter().any(|b| b.kind == BufferKind::Input);
-        let positions: Vec<u32> = (0..tokens).map(|t| ((context - 1).saturating_sub(70 * t)) as u32).collect();
+        let positions: Vec<u32> =
+            (0..tokens).map(|t| ((context - 1).saturating_sub(70 * t)) as u32).collect();
         let slots: Vec<u32> = (0..tokens as u32).rev().collect();
         let ids: Vec<u32> = (0..tokens as u32).map(|t| 1_000 + 77_777 * t).collect();
         let inputs = InputLayout::new(tokens).encode(&ids, &positions, &slots);
@@ -250,12 +252,10 @@ fn same_content(cuda: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
 pub fn check(file: &Path) -> Result<(), Box<dyn Error>> {
     let golden: BTreeMap<String, String> = serde_json::from_slice(&fs::read(file)?)?;
     let mut worst = 0f64;
-    for (what, options) in
-        [
-            ("translated", CudaOptions { native: false, early: false, ..CudaOptions::default() }),
-            ("native", CudaOptions::default()),
-        ]
-    {
+    for (what, options) in [
+        ("translated", CudaOptions { native: false, early: false, ..CudaOptions::default() }),
+        ("native", CudaOptions { together: Together::Always, ..CudaOptions::default() }),
+    ] {
         let mut cuda = CudaDevice::new(options)?;
         println!("{what} kernels on {}", cuda.facts().name);
         same_content(&mut cuda)?;
@@ -300,7 +300,8 @@ pub fn check(file: &Path) -> Result<(), Box<dyn Error>> {
 /// checked by [`check`]. Twice, natively: the bits must be the same.
 pub fn check_batches() -> Result<(), Box<dyn Error>> {
     let late = CudaOptions { native: false, early: false, ..CudaOptions::default() };
-    let (mut translated, mut native) = (CudaDevice::new(late)?, CudaDevice::new(CudaOptions::default())?);
+    let always = CudaOptions { together: Together::Always, ..CudaOptions::default() };
+    let (mut translated, mut native) = (CudaDevice::new(late)?, CudaDevice::new(always)?);
     let (mut worst, mut count) = (0f64, 0);
     for tokens in [2, 5, 8, 9, 16, 19] {
         for mut case in cases_of(tokens, 300) {
@@ -312,7 +313,8 @@ pub fn check_batches() -> Result<(), Box<dyn Error>> {
                 if alike && !(kind.starts_with("moe_") && share_experts(&mut case, tokens)) {
                     continue;
                 }
-                let fill = |d: &mut CudaDevice, region: Region, content: &Content| Ok(d.fill(region, content)?);
+                let fill =
+                    |d: &mut CudaDevice, region: Region, content: &Content| Ok(d.fill(region, content)?);
                 let want = values(&case, &run(&case, &mut translated, fill)?);
                 let first = run(&case, &mut native, fill)?;
                 let again = run(&case, &mut native, fill)?;

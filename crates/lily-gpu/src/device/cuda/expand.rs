@@ -32,12 +32,7 @@ struct ExpandArgs {
 impl CudaDevice {
     /// Milliseconds, median of `repeats`, that it takes to expand all of these matrices to BF16, one after the other into
     /// `out`, which must hold the largest.
-    pub fn time_expanding(
-        &mut self,
-        matrices: &[PackedMatrix],
-        out: Region,
-        repeats: usize,
-    ) -> Result<f64> {
+    pub fn time_expanding(&mut self, matrices: &[PackedMatrix], out: Region, repeats: usize) -> Result<f64> {
         let &function = self
             .native
             .get("native_expand")

@@ -47,6 +47,17 @@ const STAGING: usize = 4 << 20;
 /// Name of the device.
 pub const NAME: &str = "cuda";
 
+/// Which products of several tokens read a weight once for all of them, rather than once for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Together {
+    /// Where it was measured to be faster.
+    Measured,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
 /// Which kernels run and how: for comparisons. The default is the fast one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaOptions {
@@ -54,15 +65,15 @@ pub struct CudaOptions {
     pub native: bool,
     /// Kernels start early.
     pub early: bool,
-    /// Steps of so many sequences use the kernels that read a weight once for all of them.
-    pub batch_from: u32,
+    /// Which products of a step of several sequences read a weight once for all of them.
+    pub together: Together,
     /// Attention reads a KV head's keys and values once for all of its query heads.
     pub packed: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { native: true, early: true, batch_from: 2, packed: true }
+        Self { native: true, early: true, together: Together::Measured, packed: true }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use lily_msl::manifest::{ArgManifest, KernelManifest, Manifest};
 
 use super::{
-    CudaOptions,
+    CudaOptions, Together,
     driver::Limits,
     native_prefill::{HOPPER, HOPPER_SYMBOLS},
 };
@@ -20,6 +20,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("project.cu", include_str!("../../../../../kernels/cuda/project.cu")),
     ("moe.cu", include_str!("../../../../../kernels/cuda/moe.cu")),
     ("batch.cu", include_str!("../../../../../kernels/cuda/batch.cu")),
+    ("batch_moe.cu", include_str!("../../../../../kernels/cuda/batch_moe.cu")),
     ("gdn.cu", include_str!("../../../../../kernels/cuda/gdn.cu")),
     ("attention.cu", include_str!("../../../../../kernels/cuda/attention.cu")),
     ("gemm.cu", include_str!("../../../../../kernels/cuda/gemm.cu")),
@@ -308,20 +309,31 @@ fn project(op: &Op, limits: &Limits) -> Option<Launch> {
     })
 }
 
-/// The kernel of batch.cu for an op of a step of several sequences.
+/// Fewest tokens for which a product's weights are read once for all of them, rather than once for each from the second-level
+/// cache (H200, see bench/cuda.md): projections, the experts' down. The experts' gate and up have no such number: with one
+/// or two tokens an expert there is little to share.
+const TOGETHER_FROM: [u32; 2] = [3, 8];
+
+/// The kernel of batch.cu or batch_moe.cu for an op of a step of several sequences.
 fn batch(op: &Op, limits: &Limits, options: &CudaOptions) -> Option<Launch> {
     let tokens = match op.kernel.as_str() {
         k if k.starts_with("project_") => op.grid[1],
         k if k.starts_with("moe_gate_up_") || k.starts_with("moe_down_") => op.grid[2],
         _ => return None,
     };
-    if tokens < options.batch_from {
-        return None;
-    }
+    let from = |measured| match options.together {
+        Together::Measured => measured,
+        Together::Always => 2,
+        Together::Never => u32::MAX,
+    };
     match op.kernel.as_str() {
-        k if k.starts_with("moe_gate_up_") => batch_gate_up(op, tokens, limits),
-        k if k.starts_with("moe_down_") => batch_down(op, tokens),
-        _ => batch_project(op, tokens, limits),
+        k if k.starts_with("moe_gate_up_") => {
+            batch_gate_up(op, tokens, limits).filter(|_| tokens >= from(u32::MAX))
+        }
+        k if k.starts_with("moe_down_") => {
+            batch_down(op, tokens).filter(|_| tokens >= from(TOGETHER_FROM[1]))
+        }
+        _ => batch_project(op, tokens, limits).filter(|_| tokens >= from(TOGETHER_FROM[0])),
     }
 }
 
@@ -329,7 +341,7 @@ fn batch(op: &Op, limits: &Limits, options: &CudaOptions) -> Option<Launch> {
 const BATCH_TOKENS: u32 = 16;
 /// Bytes of a tile's sums for one token: `BATCH_SUMS` of batch.cu.
 const BATCH_SUMS: u32 = 20 * 4;
-/// `Grouped` of batch.cu, padded.
+/// `Grouped` of batch_moe.cu, padded.
 const GROUPED: u32 = (16 * 384 + 128 * (4 + 4 + 4 + 8) + 256 * 8 + 36u32).next_multiple_of(128);
 
 /// `BATCH_ROW` of batch.cu.

@@ -1,7 +1,7 @@
 //! What can be tested without a GPU: routes, layouts, the text for the compiler.
 
 use super::{
-    CudaOptions, compile,
+    CudaOptions, Together, compile,
     driver::Limits,
     native::{self, Launch, attention_splits},
     native_prefill::{HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced},
@@ -39,7 +39,7 @@ fn route(op: &Op, limits: &Limits) -> Option<Launch> {
 
 /// The route without the kernels of batch.cu.
 fn route_each(op: &Op) -> Option<Launch> {
-    native::route(op, &H200, &CudaOptions { batch_from: u32::MAX, ..CudaOptions::default() })
+    native::route(op, &H200, &CudaOptions { together: Together::Never, ..CudaOptions::default() })
 }
 
 fn op(plan: &Plan, label: &str) -> Op {
@@ -84,8 +84,14 @@ fn projections() {
     assert_eq!((l.grid, l.extra[4], l.extra[5]), ([132, 2, 1], 16, 8));
     for tokens in 1..=32 {
         for o in &plan(tokens).ops {
-            for l in [route(o, &H200), route_each(o)].into_iter().flatten() {
-                assert!(l.shared <= H200.shared && l.grid.iter().all(|&g| g > 0), "{tokens} tokens: {}", o.label);
+            let always = CudaOptions { together: Together::Always, ..CudaOptions::default() };
+            for l in [route(o, &H200), route_each(o), native::route(o, &H200, &always)].into_iter().flatten()
+            {
+                assert!(
+                    l.shared <= H200.shared && l.grid.iter().all(|&g| g > 0),
+                    "{tokens} tokens: {}",
+                    o.label
+                );
             }
         }
     }
@@ -103,10 +109,31 @@ fn experts() {
     assert_eq!((l.grid, l.threads), ([128, 1, 1], 288));
 }
 
-/// Which kernels a step of several sequences takes, at the edges of 8 and 16 tokens.
+/// Which kernels a step of several sequences takes: where weights are read once for all, and where not.
+#[test]
+fn measured_batches() {
+    let at = |tokens: usize, label: &str| route(&op(&plan(tokens), label), &H200).expect("native").symbol;
+    for (tokens, project, down) in [
+        (1, "native_project_norm", "native_moe_down"),
+        (2, "native_project_norm", "native_moe_down"),
+        (3, "native_batch_norm_8", "native_moe_down"),
+        (7, "native_batch_norm_8", "native_moe_down"),
+        (8, "native_batch_norm_8", "native_batch_down"),
+        (32, "native_batch_norm_16", "native_batch_down"),
+    ] {
+        assert_eq!(at(tokens, "layers.0.gdn.in"), project, "{tokens}");
+        assert_eq!(at(tokens, "layers.0.experts.down"), down, "{tokens}");
+        assert_eq!(at(tokens, "layers.0.experts.gate_up"), "native_moe_gate_up", "{tokens}");
+    }
+}
+
+/// The kernels for several tokens, at the edges of 8 and 16.
 #[test]
 fn batches() {
-    let at = |tokens: usize, label: &str| route(&op(&plan(tokens), label), &H200).expect("native");
+    let options = CudaOptions { together: Together::Always, ..CudaOptions::default() };
+    let at = |tokens: usize, label: &str| {
+        native::route(&op(&plan(tokens), label), &H200, &options).expect("native")
+    };
     for (tokens, symbol, blocks) in [
         (1, "native_project_norm", 1),
         (2, "native_batch_norm_8", 1),
@@ -125,9 +152,18 @@ fn batches() {
     assert_eq!(at(3, "layers.0.router").symbol, "native_batch_norm_mixed_8");
     assert_eq!(at(13, "layers.0.router").symbol, "native_batch_norm_mixed_16");
     assert_eq!(at(8, "layers.0.gdn.out").symbol, "native_batch_add_8");
-    assert_eq!((at(9, "layers.0.gdn.out").symbol, at(9, "layers.0.gdn.out").grid), ("native_batch_add_16", [128, 1, 1]));
-    assert_eq!((at(16, "layers.0.experts.gate_up").symbol, at(17, "layers.0.experts.gate_up").grid), ("native_batch_gate_up", [132, 1, 2]));
-    assert_eq!((at(16, "layers.0.experts.down").symbol, at(16, "layers.0.experts.down").grid), ("native_batch_down", [128, 1, 1]));
+    assert_eq!(
+        (at(9, "layers.0.gdn.out").symbol, at(9, "layers.0.gdn.out").grid),
+        ("native_batch_add_16", [128, 1, 1])
+    );
+    assert_eq!(
+        (at(16, "layers.0.experts.gate_up").symbol, at(17, "layers.0.experts.gate_up").grid),
+        ("native_batch_gate_up", [132, 1, 2])
+    );
+    assert_eq!(
+        (at(16, "layers.0.experts.down").symbol, at(16, "layers.0.experts.down").grid),
+        ("native_batch_down", [128, 1, 1])
+    );
 }
 
 /// Attention without packing: eight blocks do what one does with it.
