@@ -103,11 +103,9 @@ fn parse(text: &str) -> ControlFlow<Look<'_>> {
         None => return ControlFlow::Continue(()),
         Some(&quote @ (b'"' | b'\'')) => {
             let Some((name, rest)) = value[1..].split_once(quote as char) else {
-                return if value.len() == 1 || is_name(&value[1..]) {
-                    ControlFlow::Continue(())
-                } else {
-                    OTHER
-                };
+                // Blanks at its ends are not the name's, also those that are its end so far.
+                let begun = value[1..].trim_ascii();
+                return if begun.is_empty() || is_name(begun) { ControlFlow::Continue(()) } else { OTHER };
             };
             (name.trim_ascii(), rest)
         }
@@ -166,6 +164,7 @@ mod tests {
             ("<function='f'>", function("f", false)),
             ("<function name=\"f\">", function("f", false)),
             ("<function name=f>", function("f", false)),
+            ("<function=\"\r\nf g\n\">", function("f g", false)),
             ("<function\nname = 'f' id=\"3\">", function("f", false)),
             ("<function=f/>", function("f", true)),
             ("<function name=\"f\" />", function("f", true)),
