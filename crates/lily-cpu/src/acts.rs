@@ -31,6 +31,9 @@ pub const GROUP: usize = 64;
 pub const PAIR: usize = 2 * GROUP;
 /// Most tokens of a tile: 2 row vectors x 12 tokens of accumulators, 2 of weights and a broadcast fit 32 registers.
 pub const TILE: usize = 12;
+/// So few tokens are tiles of one each, for the matrix-vector kernels: unpacking the rows for a product with a tile costs
+/// as much as the products of one token and a half, and a tile of 2 or 3 tokens leaves the kernel waiting for its own sums.
+pub const SINGLY: usize = 3;
 /// Bytes of a pair of one token.
 pub const PAIR_BYTES: usize = 256;
 
@@ -73,7 +76,8 @@ impl Need {
     }
 }
 
-/// How `n` tokens are split into tiles: as few as possible, of nearly equal size, larger ones first.
+/// How `n` tokens are split into tiles: up to [`SINGLY`] one by one; more into as few as possible, of nearly equal size,
+/// larger ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiles {
     /// Tokens.
@@ -87,8 +91,14 @@ pub struct Tiles {
 impl Tiles {
     /// The split of `n` tokens.
     pub fn new(n: usize) -> Self {
-        let count = n.div_ceil(TILE);
+        let count = if n <= SINGLY { n } else { n.div_ceil(TILE) };
         Self { n, count, base: n.checked_div(count).unwrap_or(0), extra: n.checked_rem(count).unwrap_or(0) }
+    }
+
+    /// Whether every tile is one token.
+    #[inline]
+    pub fn singly(&self) -> bool {
+        self.count == self.n
     }
 
     /// First token of tile `i`.
@@ -218,7 +228,7 @@ impl Acts {
         Part { acts: self, base, tiles: Tiles::new(n) }
     }
 
-    /// The only tile of up to [`TILE`] vectors, for writing.
+    /// The only tile, for writing: of one vector, or of more than [`SINGLY`] up to [`TILE`].
     pub fn only_tile_mut(&mut self) -> TileMut<'_> {
         assert_eq!(self.tiles.count, 1);
         let tokens = self.tiles.n;
@@ -442,6 +452,7 @@ mod tests {
             for i in 0..tiles.count {
                 assert_eq!(tiles.start(i), t);
                 assert!((1..=TILE).contains(&tiles.size(i)));
+                assert_eq!(tiles.size(i) == 1, n <= SINGLY);
                 for j in 0..tiles.size(i) {
                     assert_eq!(tiles.locate(t + j), (i, j));
                 }

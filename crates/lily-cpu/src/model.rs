@@ -43,6 +43,7 @@ pub struct CpuModel {
     machine: Machine,
     /// One a GDN layer, `None` for attention layers.
     plans: Vec<Option<GdnPlan>>,
+    rope_frequencies: Vec<f64>,
     interrupt: Option<Interrupt>,
     s: Scratch,
 }
@@ -94,6 +95,7 @@ impl CpuModel {
             machine: Machine { k: Kernels::of(isa), pool, workers, step: 0 },
             fingerprint: check::fingerprint(&weights),
             plans,
+            rope_frequencies: attention::rope_frequencies(&config),
             interrupt: None,
             config,
             weights,
@@ -137,7 +139,7 @@ impl CpuModel {
 
     /// An empty sequence of up to `capacity` tokens. Its GDN state is allocated now, its KV cache as it grows.
     pub fn new_sequence(&self, capacity: usize) -> Result<Sequence> {
-        Sequence::new(&self.config, self.fingerprint, capacity)
+        Sequence::new(&self.config, self.isa(), self.fingerprint, capacity)
     }
 
     /// A prefill of several tokens asks `interrupt` before every layer, and ends with [`CpuError::Interrupted`] when it
@@ -214,13 +216,7 @@ impl CpuModel {
     ) -> Result<()> {
         spans.iter_mut().for_each(|s| s.sequence.poisoned = true);
         let n = tokens.len();
-        let rot = self.config.rotary_dim;
-        for span in spans.iter() {
-            for t in 0..span.n {
-                let row = &mut self.s.rope[(span.row + t) * rot..(span.row + t + 1) * rot];
-                attention::rope_row(&self.config, span.position + t, row);
-            }
-        }
+        attention::rope(&mut self.machine, &self.rope_frequencies, spans, &mut self.s.rope)?;
         embed(&mut self.machine, &self.weights.embed_tokens, tokens, &mut self.s.x)?;
         for layer in 0..self.weights.layers.len() {
             if n == 1 {

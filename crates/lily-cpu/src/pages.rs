@@ -21,10 +21,11 @@ const MAGIC: &[u8; 8] = b"LILYCS01";
 impl Sequence {
     /// GDN and convolution state as bytes: 8 of magic and version, the model's fingerprint and the position (u64, little
     /// endian), then per GDN layer state and convolution rows (f32). For this machine's byte order.
-    pub fn snapshot_state(&self) -> Result<Vec<u8>> {
+    pub fn snapshot_state(&mut self) -> Result<Vec<u8>> {
         if self.poisoned {
             return Err(CpuError::Poisoned);
         }
+        self.flush();
         let mut out = reserve(self.state_len())?;
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&self.fingerprint.to_le_bytes());
@@ -96,6 +97,7 @@ impl Sequence {
         for layer in &mut self.layers {
             match layer {
                 LayerState::Gdn(g) => {
+                    g.late.n = 0;
                     for to in std::iter::once(&mut g.state).chain(&mut g.conv) {
                         let (from, tail) = rest.split_at(to.len() * size_of::<f32>());
                         copy(to, from);

@@ -7,6 +7,8 @@ use lily_model::{LayerType, ModelConfig};
 use crate::{
     buf::Buf,
     error::{CpuError, Result},
+    isa::Isa,
+    kernels::{GdnUpdates, Kernels, LATE},
     kv::KvCache,
 };
 
@@ -27,6 +29,7 @@ pub struct Sequence {
     pub(crate) fingerprint: u64,
     /// A call failed half-way.
     pub(crate) poisoned: bool,
+    isa: Isa,
     pub(crate) layers: Vec<LayerState>,
 }
 
@@ -39,14 +42,89 @@ pub(crate) enum LayerState {
 
 #[derive(Debug)]
 pub(crate) struct GdnState {
-    /// `[value_head][value_dim / 16][key_dim][16]`, f32: lanes are value rows.
+    /// `[value_head][value_dim / 16][key_dim][16]`, f32: lanes are value rows. Without the updates in `late`.
     pub(crate) state: Buf<f32>,
+    pub(crate) late: Late,
     /// Inputs of the convolution: position `p` is in row `p % 4`, `[channels]`. Before the start: zeros.
     pub(crate) conv: [Buf<f32>; TAPS],
 }
 
+/// Updates by the last decoded tokens that the state of a GDN layer does not have yet: the state is
+/// `decay state + sum_i factor_i update_i key_i^T` over the first `n` of them. A step of decoding then only reads the
+/// state; every [`LATE`]th one writes it.
+#[derive(Debug)]
+pub(crate) struct Late {
+    /// Tokens whose updates are here.
+    pub(crate) n: usize,
+    /// `[value_head][LATE][key_dim]`.
+    pub(crate) keys: Buf<f32>,
+    /// `[value_head][LATE][value_dim]`.
+    pub(crate) updates: Buf<f32>,
+    /// `[value_head][LATE + 1]`: the factors of the updates, then the state's decay.
+    pub(crate) factors: Buf<f32>,
+}
+
+impl Late {
+    fn new(c: &ModelConfig) -> Result<Self> {
+        let (n, what) = (c.linear_num_value_heads * LATE, "updates of the GDN state");
+        Ok(Self {
+            n: 0,
+            keys: Buf::new(n * c.linear_key_head_dim, what)?,
+            updates: Buf::new(n * c.linear_value_head_dim, what)?,
+            factors: Buf::new(c.linear_num_value_heads * (LATE + 1), what)?,
+        })
+    }
+
+    fn byte_len(&self) -> usize {
+        self.keys.byte_len() + self.updates.byte_len() + self.factors.byte_len()
+    }
+}
+
+/// Applies `n` updates that wait to the state of one value head.
+pub(crate) fn flush_head(
+    k: &Kernels,
+    state: &mut [f32],
+    key_dim: usize,
+    n: usize,
+    keys: &[f32],
+    updates: &[f32],
+    factors: &[f32],
+) {
+    if n == 0 {
+        return;
+    }
+    let stride = updates.len() / LATE;
+    for (rows, state) in state.chunks_exact_mut(key_dim * 16).enumerate() {
+        let updates = &updates[rows * 16..];
+        k.gdn_flush(
+            state,
+            &GdnUpdates { keys, updates, stride, factors: &factors[..n], decay: factors[LATE] },
+        );
+    }
+}
+
+impl GdnState {
+    /// Makes `state` whole.
+    fn flush(&mut self, k: &Kernels, c: &ModelConfig) {
+        let (dk, dv) = (c.linear_key_head_dim, c.linear_value_head_dim);
+        let late = &self.late;
+        for (head, state) in self.state.chunks_exact_mut(dk * dv).enumerate() {
+            let keys = &late.keys[head * LATE * dk..][..LATE * dk];
+            let updates = &late.updates[head * LATE * dv..][..LATE * dv];
+            let factors = &late.factors[head * (LATE + 1)..][..LATE + 1];
+            flush_head(k, state, dk, late.n, keys, updates, factors);
+        }
+        self.late.n = 0;
+    }
+}
+
 impl Sequence {
-    pub(crate) fn new(config: &Arc<ModelConfig>, fingerprint: u64, capacity: usize) -> Result<Self> {
+    pub(crate) fn new(
+        config: &Arc<ModelConfig>,
+        isa: Isa,
+        fingerprint: u64,
+        capacity: usize,
+    ) -> Result<Self> {
         let c = config;
         let mut layers = Vec::with_capacity(c.num_hidden_layers);
         for kind in &c.layer_types {
@@ -59,12 +137,13 @@ impl Sequence {
                     let row = || Buf::new(c.conv_channels(), "the convolution state");
                     LayerState::Gdn(GdnState {
                         state: Buf::new(n, "the GDN state")?,
+                        late: Late::new(c)?,
                         conv: [row()?, row()?, row()?, row()?],
                     })
                 }
             });
         }
-        Ok(Self { config: config.clone(), capacity, position: 0, fingerprint, poisoned: false, layers })
+        Ok(Self { config: config.clone(), capacity, position: 0, fingerprint, poisoned: false, isa, layers })
     }
 
     /// Tokens it has seen.
@@ -86,14 +165,27 @@ impl Sequence {
     /// Bytes of GDN and convolution state; they do not grow.
     pub fn state_bytes(&self) -> usize {
         let state = |l: &LayerState| match l {
-            LayerState::Gdn(g) => g.state.byte_len() + g.conv.iter().map(Buf::byte_len).sum::<usize>(),
+            LayerState::Gdn(g) => {
+                g.state.byte_len() + g.late.byte_len() + g.conv.iter().map(Buf::byte_len).sum::<usize>()
+            }
             LayerState::Attention(_) => 0,
         };
         self.layers.iter().map(state).sum()
     }
 
+    /// Applies the updates of GDN states that wait.
+    pub(crate) fn flush(&mut self) {
+        let k = Kernels::of(self.isa);
+        for layer in &mut self.layers {
+            if let LayerState::Gdn(g) = layer {
+                g.flush(k, &self.config);
+            }
+        }
+    }
+
     /// A copy of what a call changes besides the KV cache, whose rows beyond [`Sequence::position`] do not count.
-    pub(crate) fn save_state(&self) -> Vec<f32> {
+    pub(crate) fn save_state(&mut self) -> Vec<f32> {
+        self.flush();
         let mut saved = Vec::with_capacity(self.state_bytes() / size_of::<f32>());
         for layer in &self.layers {
             if let LayerState::Gdn(g) = layer {
@@ -107,6 +199,7 @@ impl Sequence {
     pub(crate) fn put_state_back(&mut self, mut saved: &[f32]) {
         for layer in &mut self.layers {
             if let LayerState::Gdn(g) = layer {
+                g.late.n = 0;
                 for buf in std::iter::once(&mut g.state).chain(&mut g.conv) {
                     let (mine, rest) = saved.split_at(buf.len());
                     buf.copy_from_slice(mine);
@@ -151,10 +244,11 @@ impl Sequence {
 
     /// The whole state as bytes: 8 of magic and version, the model's fingerprint and the position (u64, little
     /// endian), then per layer KV (bf16) or GDN state and convolution rows (f32). For this machine's byte order.
-    pub fn snapshot(&self) -> Result<Vec<u8>> {
+    pub fn snapshot(&mut self) -> Result<Vec<u8>> {
         if self.poisoned {
             return Err(CpuError::Poisoned);
         }
+        self.flush();
         let len = self.snapshot_len(self.position);
         let mut out = Vec::new();
         out.try_reserve_exact(len)
@@ -218,6 +312,7 @@ impl Sequence {
                     );
                 }
                 LayerState::Gdn(g) => {
+                    g.late.n = 0;
                     for to in std::iter::once(&mut g.state).chain(&mut g.conv) {
                         let from = take(to.len() * 4);
                         bytemuck::cast_slice_mut::<f32, u8>(to).copy_from_slice(from);

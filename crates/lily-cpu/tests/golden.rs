@@ -160,6 +160,60 @@ fn a_batch_equals_single_sequences() {
     }
 }
 
+/// Batches whose tokens are multiplied one by one, in one tile and in several, over more steps than updates of the GDN
+/// state wait; in between one sequence is prefilled further and another one restored from a snapshot.
+#[test]
+fn batches_of_all_sizes_equal_single_sequences() {
+    let weights = tiny();
+    for isa in Isa::available() {
+        for (size, threads) in [(2, 1), (3, 2), (4, 2), (8, 2), (13, 3), (17, 2)] {
+            let mut m = model(&weights, threads, isa);
+            let vocab = vocab(&m);
+            let id = |s: usize, t: usize| ((s * 131 + t * 29 + 5) % 1000) as u32;
+            let run = |m: &mut CpuModel, seqs: &mut [Sequence], first: usize| -> Vec<Vec<f32>> {
+                let mut out = Vec::new();
+                for (s, seq) in seqs.iter_mut().enumerate() {
+                    let prompt: Vec<u32> = (0..3 + 5 * (first + s)).map(|t| id(first + s, t)).collect();
+                    prefill(m, seq, &prompt, 512);
+                }
+                let mut steps = Vec::new();
+                for step in 0..20 {
+                    if step == 5 {
+                        let tokens = [7, 8, 9, 10, 11];
+                        for (s, seq) in seqs.iter_mut().enumerate() {
+                            if (first + s) % 2 == 1 {
+                                m.prefill(seq, &tokens, LogitsWanted::None, &mut out).unwrap();
+                            } else {
+                                let saved = seq.snapshot().unwrap();
+                                *seq = m.new_sequence(400).unwrap();
+                                seq.restore(&saved).unwrap();
+                            }
+                        }
+                    }
+                    let mut batch: Vec<(&mut Sequence, u32)> = (seqs.iter_mut().enumerate())
+                        .map(|(s, seq)| (seq, id(first + s, 1000 + step)))
+                        .collect();
+                    m.decode(&mut batch, &mut out).unwrap();
+                    steps.push(out.clone());
+                }
+                steps
+            };
+            let mut seqs: Vec<Sequence> = (0..size).map(|_| m.new_sequence(400).unwrap()).collect();
+            let together = run(&mut m, &mut seqs, 0);
+            let mut worst = 0.0f32;
+            for s in 0..size {
+                let mut seq = [m.new_sequence(400).unwrap()];
+                let alone = run(&mut m, &mut seq, s);
+                for (alone, together) in alone.iter().zip(&together) {
+                    worst = worst.max(max_diff(alone, &together[s * vocab..(s + 1) * vocab]));
+                }
+            }
+            println!("{}: {size} together against single {worst:.6}", isa.name());
+            assert!(worst <= BAR, "{}, {size} together: {worst}", isa.name());
+        }
+    }
+}
+
 #[test]
 fn logits_wanted() {
     let weights = tiny();

@@ -2,7 +2,7 @@
 
 use lily_cpu::{
     Isa,
-    acts::{Acts, Need, Order, TILE},
+    acts::{Acts, Need, Order, SINGLY, TILE},
     kernels::{BLOCK, Kernels, RowsRef, Unpacked},
 };
 use lily_model::{QuantMatrix, TensorData, quant::bf16_to_f32};
@@ -163,9 +163,11 @@ fn every_tile_size() {
             let m = matrix(&mut rng, BLOCK, 320, bits);
             let mut unpacked = Unpacked::new(320).unwrap();
             k.unpack(&RowsRef::new(&m.dense(), 0, BLOCK), &mut unpacked);
-            for n in 1..=TILE {
+            // 2 and 3 tokens are tiles of one each.
+            for n in [1].into_iter().chain(SINGLY + 1..=TILE) {
                 let xs = vectors(&mut rng, n, 320);
                 let acts = quantize(k, &xs);
+                assert_eq!(acts.tiles().count, 1);
                 let mut out = vec![0.0; TILE * BLOCK];
                 k.tile(&unpacked, &acts.tile(0, Order::of_bits(bits)), 0, None, &mut out);
                 for (t, x) in xs.iter().enumerate() {

@@ -193,6 +193,8 @@ pub(crate) struct GdnTokens<'a> {
     pub beta: &'a [f32],
     /// `k . q`, `[n]`.
     pub kq: &'a [f32],
+    /// What will be read after this state, as long as it: only prefetched, never read, so any address will do.
+    pub ahead: *const f32,
 }
 
 /// The gated delta rule for 16 rows of a head's state over `n` tokens:
@@ -221,6 +223,7 @@ pub(crate) unsafe fn gdn<V: V16>(state: &mut [f32], x: &GdnTokens<'_>, out: &mut
         let (mut sk, mut sq) = ([zero; 2], [zero; 2]);
         for j in (0..dk).step_by(2) {
             for h in 0..2 {
+                V::prefetch(x.ahead.wrapping_add((j + h) * 16).cast());
                 let v = V::load(s.add((j + h) * 16));
                 sk[h] = v.fma(V::splat(*x.k.as_ptr().add(j + h)), sk[h]);
                 sq[h] = v.fma(V::splat(*x.q.as_ptr().add(j + h)), sq[h]);
@@ -255,11 +258,132 @@ pub(crate) unsafe fn gdn<V: V16>(state: &mut [f32], x: &GdnTokens<'_>, out: &mut
     }
 }
 
+/// Most updates of the state that wait: see [`gdn_late`].
+pub(crate) const LATE: usize = 8;
+
+/// The inputs of [`gdn_late`] for a token of one value head.
+#[derive(Clone, Copy)]
+pub(crate) struct GdnLate<'a> {
+    /// `[key_dim]`, normalised and scaled.
+    pub q: &'a [f32],
+    /// `[key_dim]`, normalised.
+    pub k: &'a [f32],
+    /// `[16]`.
+    pub v: &'a [f32],
+    /// Decay of this token.
+    pub g: f32,
+    /// Write strength.
+    pub beta: f32,
+    /// `k . q`.
+    pub kq: f32,
+    /// Decay of the tokens whose updates wait, multiplied.
+    pub decay: f32,
+    /// Updates that wait, `[n][stride]`, of which the first 16 of each are read.
+    pub updates: &'a [f32],
+    /// Elements from one update to the next.
+    pub stride: usize,
+    /// Of each update, its decay since, times `key . k`.
+    pub along_k: &'a [f32],
+    /// Of each update, its decay since, times `key . q`.
+    pub along_q: &'a [f32],
+    /// As in [`GdnTokens`].
+    pub ahead: *const f32,
+}
+
+/// The gated delta rule for 16 rows of a head's state and one token, without writing the state: with
+/// `S = decay state + sum_i factor_i update_i key_i^T`,
+///
+/// ```text
+/// update = beta (v - g S k),  out = g S q + update (k . q)
+/// ```
+///
+/// `state` is as in [`gdn`]. Decoding, the states are read once a token; written only every [`LATE`]th time
+/// ([`gdn_flush`]), that is all the traffic they cause.
+///
+/// # Safety
+/// As [`V16`].
+#[inline(always)]
+pub(crate) unsafe fn gdn_late<V: V16>(state: &[f32], x: &GdnLate<'_>, update: &mut [f32], out: &mut [f32]) {
+    let (dk, n) = (x.k.len(), x.along_k.len());
+    assert!(dk.is_multiple_of(4) && state.len() == dk * 16 && x.q.len() == dk && x.along_q.len() == n);
+    assert!(x.v.len() >= 16 && update.len() >= 16 && out.len() >= 16 && x.stride >= 16);
+    assert!(n == 0 || x.updates.len() >= (n - 1) * x.stride + 16);
+    // SAFETY: the assertions keep every pointer in range; same instruction set.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (mut sk, mut sq) = ([zero; 4], [zero; 4]);
+        for j in (0..dk).step_by(4) {
+            for h in 0..4 {
+                V::prefetch(x.ahead.wrapping_add((j + h) * 16).cast());
+                let v = V::load(state.as_ptr().add((j + h) * 16));
+                sk[h] = v.fma(V::splat(*x.k.as_ptr().add(j + h)), sk[h]);
+                sq[h] = v.fma(V::splat(*x.q.as_ptr().add(j + h)), sq[h]);
+            }
+        }
+        let decay = V::splat(x.decay);
+        let mut sk = sk[0].add(sk[1]).add(sk[2].add(sk[3])).mul(decay);
+        let mut sq = sq[0].add(sq[1]).add(sq[2].add(sq[3])).mul(decay);
+        for i in 0..n {
+            let d = V::load(x.updates.as_ptr().add(i * x.stride));
+            sk = d.fma(V::splat(x.along_k[i]), sk);
+            sq = d.fma(V::splat(x.along_q[i]), sq);
+        }
+        let g = V::splat(x.g);
+        let d = V::load(x.v.as_ptr()).sub(g.mul(sk)).mul(V::splat(x.beta));
+        d.store(update.as_mut_ptr());
+        g.mul(sq).add(d.mul(V::splat(x.kq))).store(out.as_mut_ptr());
+    }
+}
+
+/// Updates that wait, see [`gdn_late`].
+#[derive(Clone, Copy)]
+pub(crate) struct GdnUpdates<'a> {
+    /// `[n][key_dim]`.
+    pub keys: &'a [f32],
+    /// `[n][stride]`, of which the first 16 of each are read.
+    pub updates: &'a [f32],
+    /// Elements from one update to the next.
+    pub stride: usize,
+    /// Decay since, of each; up to [`LATE`].
+    pub factors: &'a [f32],
+    /// Decay of the state.
+    pub decay: f32,
+}
+
+/// Applies updates that waited to 16 rows of a head's state: `state = decay state + sum_i factor_i update_i key_i^T`.
+///
+/// # Safety
+/// As [`V16`].
+#[inline(always)]
+pub(crate) unsafe fn gdn_flush<V: V16>(state: &mut [f32], x: &GdnUpdates<'_>) {
+    let (dk, n) = (state.len() / 16, x.factors.len());
+    assert!(state.len() == dk * 16 && n <= LATE && x.keys.len() >= n * dk && x.stride >= 16);
+    assert!(n == 0 || x.updates.len() >= (n - 1) * x.stride + 16);
+    // SAFETY: the assertions keep every pointer in range; same instruction set.
+    unsafe {
+        let mut d = [V::splat(0.0); LATE];
+        for (i, d) in d.iter_mut().enumerate().take(n) {
+            *d = V::load(x.updates.as_ptr().add(i * x.stride)).mul(V::splat(x.factors[i]));
+        }
+        let decay = V::splat(x.decay);
+        for j in 0..dk {
+            let p = state.as_mut_ptr().add(j * 16);
+            let mut v = V::load(p).mul(decay);
+            // Of a length the compiler knows: the updates stay in registers.
+            for (i, d) in d.iter().enumerate() {
+                if i < n {
+                    v = d.fma(V::splat(*x.keys.as_ptr().add(i * dk + j)), v);
+                }
+            }
+            v.store(p);
+        }
+    }
+}
+
 /// Attention scores of `R` query rows against 16 positions.
 ///
 /// `q` is `[R][dim]` f32, already scaled; `k` is `[dim / 2][16 positions][2]` bf16; `out` row `r` gets 16 scores at
-/// `r * out_stride`. With `AHEAD`, as many bytes from `ahead` on are prefetched as are read: the values of the same
-/// positions, which are next.
+/// `r * out_stride`. With `AHEAD`, as many bytes from `ahead` on are prefetched as `k` has.
 ///
 /// # Safety
 /// As [`V16`].
@@ -272,23 +396,36 @@ pub(crate) unsafe fn scores<V: V16, const R: usize, const AHEAD: bool>(
     out_stride: usize,
     ahead: &[u16],
 ) {
+    assert!(dim.is_multiple_of(4));
     assert!(q.len() >= R * dim && k.len() >= dim * 16 && out.len() >= (R - 1) * out_stride + 16);
     // SAFETY: the assertions keep every pointer in range; same instruction set.
     unsafe {
-        let mut acc = [V::splat(0.0); R];
-        for p in 0..dim / 2 {
-            let (even, odd) = V::load_bf16_pairs(k.as_ptr().add(p * 32));
-            if AHEAD {
-                V::prefetch(ahead.as_ptr().wrapping_add(p * 32));
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let q = q.as_ptr().add(r * dim + 2 * p);
-                *acc = even.fma(V::splat(*q), *acc);
-                *acc = odd.fma(V::splat(*q.add(1)), *acc);
+        // Few rows get several sums each, for even and odd dims and for every other pair of them: two FMAs of four cycles
+        // can begin in a cycle, so eight must be under way. Keys and products need some registers too.
+        let fits = |split: usize| split * R <= 8 && split * R + 4 <= V::REGISTERS;
+        let split = if fits(4) { 4 } else { 1 + usize::from(fits(2)) };
+        let mut acc = [[V::splat(0.0); R]; 4];
+        for p in (0..dim / 2).step_by(2) {
+            for h in 0..2 {
+                let p = p + h;
+                let (even, odd) = V::load_bf16_pairs(k.as_ptr().add(p * 32));
+                if AHEAD {
+                    V::prefetch(ahead.as_ptr().wrapping_add(p * 32));
+                }
+                for r in 0..R {
+                    let q = q.as_ptr().add(r * dim + 2 * p);
+                    let (a, b) = (2 * h % split, (2 * h + 1) % split);
+                    acc[a][r] = even.fma(V::splat(*q), acc[a][r]);
+                    acc[b][r] = odd.fma(V::splat(*q.add(1)), acc[b][r]);
+                }
             }
         }
-        for (r, acc) in acc.iter().enumerate() {
-            acc.store(out.as_mut_ptr().add(r * out_stride));
+        for r in 0..R {
+            let mut sum = acc[0][r];
+            for part in &acc[1..split] {
+                sum = sum.add(part[r]);
+            }
+            sum.store(out.as_mut_ptr().add(r * out_stride));
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     error::Result,
     isa::Isa,
 };
-pub(crate) use generic::GdnTokens;
+pub(crate) use generic::{GdnLate, GdnTokens, GdnUpdates, LATE};
 
 /// Rows that are unpacked together: two vectors of 16 lanes.
 pub const BLOCK: usize = 32;
@@ -165,12 +165,14 @@ pub struct Kernels {
     gated_gain: unsafe fn(&mut [f32], f32, &[f32], &[f32]),
     conv_silu: ConvFn,
     gdn: unsafe fn(&mut [f32], &GdnTokens<'_>, &mut [f32]),
+    gdn_late: unsafe fn(&[f32], &GdnLate<'_>, &mut [f32], &mut [f32]),
+    gdn_flush: unsafe fn(&mut [f32], &GdnUpdates<'_>),
     /// For 8, 4, 2 and 1 rows.
     scores: [ScoresFn; 4],
     values: [ValuesFn; 4],
-    /// For 8 rows, with prefetching.
-    scores_ahead: ScoresFn,
-    values_ahead: ValuesFn,
+    /// The same with prefetching.
+    scores_ahead: [ScoresFn; 4],
+    values_ahead: [ValuesFn; 4],
     max: unsafe fn(&[f32]) -> f32,
     exp_sub: unsafe fn(&mut [f32], f32) -> f32,
     all_finite: unsafe fn(&[f32]) -> bool,
@@ -183,7 +185,7 @@ macro_rules! kernel_table {
      gemv: [$g4:path, $g8:path], unpack: [$u4:path, $u8:path], tile: [$t4:path, $t8:path]) => {
         mod table {
             use super::*;
-            use crate::kernels::{GdnTokens, Kernels, generic};
+            use crate::kernels::{GdnLate, GdnTokens, GdnUpdates, Kernels, generic};
 
             $(#[$attr])*
             unsafe fn sum_squares(x: &[f32]) -> f32 {
@@ -236,54 +238,44 @@ macro_rules! kernel_table {
                 unsafe { generic::gdn::<$v>(state, x, out) }
             }
             $(#[$attr])*
-            unsafe fn scores8(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
+            unsafe fn gdn_late(state: &[f32], x: &GdnLate<'_>, update: &mut [f32], out: &mut [f32]) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 8, false>(q, dim, k, out, stride, &[]) }
+                unsafe { generic::gdn_late::<$v>(state, x, update, out) }
             }
             $(#[$attr])*
-            unsafe fn scores4(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
+            unsafe fn gdn_flush(state: &mut [f32], x: &GdnUpdates<'_>) {
                 // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 4, false>(q, dim, k, out, stride, &[]) }
+                unsafe { generic::gdn_flush::<$v>(state, x) }
             }
-            $(#[$attr])*
-            unsafe fn scores2(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 2, false>(q, dim, k, out, stride, &[]) }
-            }
-            $(#[$attr])*
-            unsafe fn scores1(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, _: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 1, false>(q, dim, k, out, stride, &[]) }
-            }
-            $(#[$attr])*
-            unsafe fn values8(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 8, false>(p, stride, n, v, dim, acc, &[]) }
-            }
-            $(#[$attr])*
-            unsafe fn values4(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 4, false>(p, stride, n, v, dim, acc, &[]) }
-            }
-            $(#[$attr])*
-            unsafe fn values2(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 2, false>(p, stride, n, v, dim, acc, &[]) }
-            }
-            $(#[$attr])*
-            unsafe fn values1(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], _: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 1, false>(p, stride, n, v, dim, acc, &[]) }
-            }
-            $(#[$attr])*
-            unsafe fn scores_ahead(q: &[f32], dim: usize, k: &[u16], out: &mut [f32], stride: usize, ahead: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::scores::<$v, 8, true>(q, dim, k, out, stride, ahead) }
-            }
-            $(#[$attr])*
-            unsafe fn values_ahead(p: &[f32], stride: usize, n: usize, v: &[u16], dim: usize, acc: &mut [f32], ahead: &[u16]) {
-                // SAFETY: this function has the instruction set of the vector type.
-                unsafe { generic::weighted_values::<$v, 8, true>(p, stride, n, v, dim, acc, ahead) }
+            /// Attention kernels for a number of rows, without and with prefetching.
+            mod rows {
+                use super::*;
+
+                $(#[$attr])*
+                pub(super) unsafe fn scores<const R: usize, const AHEAD: bool>(
+                    q: &[f32],
+                    dim: usize,
+                    k: &[u16],
+                    out: &mut [f32],
+                    stride: usize,
+                    ahead: &[u16],
+                ) {
+                    // SAFETY: this function has the instruction set of the vector type.
+                    unsafe { generic::scores::<$v, R, AHEAD>(q, dim, k, out, stride, ahead) }
+                }
+                $(#[$attr])*
+                pub(super) unsafe fn values<const R: usize, const AHEAD: bool>(
+                    p: &[f32],
+                    stride: usize,
+                    n: usize,
+                    v: &[u16],
+                    dim: usize,
+                    acc: &mut [f32],
+                    ahead: &[u16],
+                ) {
+                    // SAFETY: this function has the instruction set of the vector type.
+                    unsafe { generic::weighted_values::<$v, R, AHEAD>(p, stride, n, v, dim, acc, ahead) }
+                }
             }
             $(#[$attr])*
             unsafe fn max(x: &[f32]) -> f32 {
@@ -317,10 +309,32 @@ macro_rules! kernel_table {
                 gated_gain,
                 conv_silu,
                 gdn,
-                scores: [scores8, scores4, scores2, scores1],
-                values: [values8, values4, values2, values1],
-                scores_ahead,
-                values_ahead,
+                gdn_late,
+                gdn_flush,
+                scores: [
+                    rows::scores::<8, false>,
+                    rows::scores::<4, false>,
+                    rows::scores::<2, false>,
+                    rows::scores::<1, false>,
+                ],
+                values: [
+                    rows::values::<8, false>,
+                    rows::values::<4, false>,
+                    rows::values::<2, false>,
+                    rows::values::<1, false>,
+                ],
+                scores_ahead: [
+                    rows::scores::<8, true>,
+                    rows::scores::<4, true>,
+                    rows::scores::<2, true>,
+                    rows::scores::<1, true>,
+                ],
+                values_ahead: [
+                    rows::values::<8, true>,
+                    rows::values::<4, true>,
+                    rows::values::<2, true>,
+                    rows::values::<1, true>,
+                ],
                 max,
                 exp_sub,
                 all_finite,
@@ -448,9 +462,9 @@ impl Kernels {
         stride: usize,
         ahead: &[u16],
     ) {
-        if rows == ROWS[0] {
+        if let Some(i) = ROWS.iter().position(|n| *n == rows) {
             // SAFETY: the instruction set was checked by `of`; lengths are checked inside.
-            return unsafe { (self.scores_ahead)(q, dim, k, out, stride, ahead) };
+            return unsafe { (self.scores_ahead[i])(q, dim, k, out, stride, ahead) };
         }
         let mut r = 0;
         for (i, &n) in ROWS.iter().enumerate() {
@@ -476,9 +490,9 @@ impl Kernels {
         acc: &mut [f32],
         ahead: &[u16],
     ) {
-        if rows == ROWS[0] {
+        if let Some(i) = ROWS.iter().position(|n| *n == rows) {
             // SAFETY: the instruction set was checked by `of`; lengths are checked inside.
-            return unsafe { (self.values_ahead)(p, stride, n, v, dim, acc, ahead) };
+            return unsafe { (self.values_ahead[i])(p, stride, n, v, dim, acc, ahead) };
         }
         let mut r = 0;
         for (i, &m) in ROWS.iter().enumerate() {
@@ -526,6 +540,10 @@ safe! {
     conv_silu(taps: [&[f32]; 4], w: &[f32], w_stride: usize, out: &mut [f32]);
     /// The gated delta rule.
     gdn(state: &mut [f32], x: &GdnTokens<'_>, out: &mut [f32]);
+    /// The gated delta rule for one token whose update waits.
+    gdn_late(state: &[f32], x: &GdnLate<'_>, update: &mut [f32], out: &mut [f32]);
+    /// Applies updates that waited.
+    gdn_flush(state: &mut [f32], x: &GdnUpdates<'_>);
     /// `max x`.
     max(x: &[f32]) -> f32;
     /// `x = e^(x - m)`; returns the sum.

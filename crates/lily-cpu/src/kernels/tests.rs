@@ -1,6 +1,6 @@
 //! The f32 kernels of every instruction set against their definitions in f64.
 
-use super::{GdnTokens, Kernels};
+use super::{GdnLate, GdnTokens, GdnUpdates, Kernels, LATE};
 use crate::{isa::Isa, kv::to_bf16};
 use lily_model::quant::bf16_to_f32;
 
@@ -142,6 +142,7 @@ fn gated_delta_rule() {
                 g: &g,
                 beta: &beta,
                 kq: &kq,
+                ahead: std::ptr::null(),
             };
             k.gdn(&mut state, &tokens, &mut out);
             for t in 0..n {
@@ -157,6 +158,71 @@ fn gated_delta_rule() {
             }
             for (got, want) in state.iter().zip(&want) {
                 close(k, *got, *want, 2.0);
+            }
+        }
+    });
+}
+
+#[test]
+fn gated_delta_rule_with_updates_that_wait() {
+    each_isa(|k, rng| {
+        for (dk, stride, tokens) in [(128, 16, 21), (64, 48, 2 * LATE), (16, 32, 5)] {
+            let mut state = rng.vector(dk * 16);
+            let mut want: Vec<f64> = state.iter().map(|&x| x as f64).collect();
+            let (mut keys, mut updates) = (vec![0.0; LATE * dk], vec![0.0; LATE * stride]);
+            let (mut factors, mut decay) = (Vec::<f32>::new(), 1.0f32);
+            for t in 0..tokens {
+                let unit = |v: Vec<f32>| {
+                    let norm = v.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    v.iter().map(|x| x / norm).collect::<Vec<_>>()
+                };
+                let (q, key, v) = (unit(rng.vector(dk)), unit(rng.vector(dk)), rng.vector(16));
+                let (g, beta) = (0.9 + 0.1 * rng.unit(), 0.5 + 0.5 * rng.unit());
+                let n = factors.len();
+                let along = |x: &[f32]| -> Vec<f32> {
+                    (0..n).map(|i| factors[i] * k.dot(&keys[i * dk..(i + 1) * dk], x)).collect()
+                };
+                let (along_k, along_q) = (along(&key), along(&q));
+                let mut out = [0.0; 16];
+                let (old, new) = updates.split_at_mut(n * stride);
+                let x = GdnLate {
+                    q: &q,
+                    k: &key,
+                    v: &v,
+                    g,
+                    beta,
+                    kq: k.dot(&key, &q),
+                    decay,
+                    updates: old,
+                    stride,
+                    along_k: &along_k,
+                    along_q: &along_q,
+                    ahead: std::ptr::null(),
+                };
+                k.gdn_late(&state, &x, new, &mut out);
+                keys[n * dk..(n + 1) * dk].copy_from_slice(&key);
+                factors.iter_mut().for_each(|f| *f *= g);
+                factors.push(1.0);
+                decay *= g;
+                for row in 0..16 {
+                    let sum = |want: &[f64], x: &[f32]| -> f64 {
+                        (0..dk).map(|j| want[j * 16 + row] * x[j] as f64).sum()
+                    };
+                    (0..dk).for_each(|j| want[j * 16 + row] *= g as f64);
+                    let d = beta as f64 * (v[row] as f64 - sum(&want, &key));
+                    (0..dk).for_each(|j| want[j * 16 + row] += d * key[j] as f64);
+                    close(k, out[row], sum(&want, &q), 4.0);
+                }
+                // Whole blocks of updates, and what is left at the end.
+                if factors.len() == LATE || t + 1 == tokens {
+                    let late =
+                        GdnUpdates { keys: &keys, updates: &updates, stride, factors: &factors, decay };
+                    k.gdn_flush(&mut state, &late);
+                    (factors, decay) = (Vec::new(), 1.0);
+                    for (got, want) in state.iter().zip(&want) {
+                        close(k, *got, *want, 2.0);
+                    }
+                }
             }
         }
     });

@@ -7,6 +7,8 @@
 /// Every method needs the instruction set of its implementation; pointers need not be aligned, but must be valid
 /// for the 64 bytes (or the 32 bf16) that are read or written.
 pub(crate) trait V16: Copy {
+    /// Vectors that the machine's registers hold.
+    const REGISTERS: usize;
     unsafe fn load(p: *const f32) -> Self;
     unsafe fn store(self, p: *mut f32);
     unsafe fn splat(x: f32) -> Self;
@@ -48,6 +50,7 @@ macro_rules! lanes {
 }
 
 impl V16 for Array16 {
+    const REGISTERS: usize = 8;
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the caller's promise.

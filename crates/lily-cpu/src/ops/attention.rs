@@ -36,15 +36,39 @@ pub(crate) struct AttentionInputs<'a> {
     pub(crate) rope: &'a [f32],
 }
 
-/// Cosines and sines of the rotary angles of `position`: `position * theta^(-2 i / rotary_dim)`
-/// (Su et al. 2021, arXiv:2104.09864; the three axes of M-RoPE are equal for text).
-pub(crate) fn rope_row(c: &ModelConfig, position: usize, out: &mut [f32]) {
+/// The rotary frequencies, `theta^(-2 i / rotary_dim)` for the pairs of rotated dims (Su et al. 2021, arXiv:2104.09864;
+/// the three axes of M-RoPE are equal for text).
+pub(crate) fn rope_frequencies(c: &ModelConfig) -> Vec<f64> {
     let half = c.rotary_dim / 2;
-    let (cos, sin) = out.split_at_mut(half);
-    for i in 0..half {
-        let angle = position as f64 * c.rope_theta.powf(-(i as f64) / half as f64);
-        (cos[i], sin[i]) = (angle.cos() as f32, angle.sin() as f32);
+    (0..half).map(|i| c.rope_theta.powf(-(i as f64) / half as f64)).collect()
+}
+
+/// Writes cosines and sines of the rotary angles, position times frequency, of all rows to `out`, `[rows][rotary_dim]`.
+/// Computed in f64: the angles of a long context have no digits to spare in f32.
+pub(crate) fn rope(m: &mut Machine, frequencies: &[f64], spans: &[Span<'_>], out: &mut [f32]) -> Result<()> {
+    let half = frequencies.len();
+    let rows: usize = spans.iter().map(|s| s.n).sum();
+    let mut items = Vec::with_capacity(rows);
+    let mut rest = &mut out[..rows * 2 * half];
+    for span in spans {
+        for t in 0..span.n {
+            let (row, tail) = rest.split_at_mut(2 * half);
+            items.push((span.position + t, row));
+            rest = tail;
+        }
     }
+    m.pool.run_items(
+        &mut m.workers,
+        &mut items,
+        |_| {},
+        |_, _, (position, row)| {
+            let (cos, sin) = row.split_at_mut(half);
+            for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(frequencies) {
+                let angle = *position as f64 * frequency;
+                (*cos, *sin) = (angle.cos() as f32, angle.sin() as f32);
+            }
+        },
+    )
 }
 
 /// Turns value `i` of the first half with value `i` of the second half of the rotated dims.

@@ -14,6 +14,17 @@ use crate::{
 /// Bytes of weights that make a piece of work of a few microseconds.
 const PIECE: usize = 64 << 10;
 
+/// Bytes of rows that single tokens are multiplied with in turn: small enough to stay in the first-level cache for the
+/// next token.
+const REUSED: usize = 8 << 10;
+
+/// Rows of `m` that are multiplied with each of `tokens` single tokens before the next ones.
+pub(crate) fn rows_reused(m: &QuantMatrix, tokens: usize) -> usize {
+    let rows = if tokens == 1 { m.rows } else { REUSED / row_bytes(m) };
+    // Products of a piece fit a worker's buffer.
+    rows.next_multiple_of(16).clamp(16, PANEL * BLOCK)
+}
+
 /// Rows a thread takes at a time in a matrix-vector product: small enough to balance, large enough to stream.
 pub(crate) fn rows_a_piece(rows: usize, row_bytes: usize, threads: usize) -> usize {
     let balanced = rows.div_ceil(threads * 4);
@@ -114,6 +125,24 @@ fn gemm_block(
     let dense = matrix.dense();
     let order = Order::of_bits(matrix.bits);
     let tiles = x.tiles();
+    if tiles.singly() {
+        let piece = rows_reused(matrix, tiles.n);
+        for r in (0..rows).step_by(piece) {
+            let width = piece.min(rows - r);
+            let m = RowsRef::new(&dense, row0 + r, width);
+            for t in 0..tiles.n {
+                let to = &mut block.row_mut(t)[r..r + width];
+                if add {
+                    let product = &mut w.products[0][..width];
+                    k.gemv(&m, &x.tile(t, order), product);
+                    k.axpy(1.0, product, to);
+                } else {
+                    k.gemv(&m, &x.tile(t, order), to);
+                }
+            }
+        }
+        return;
+    }
     // A panel of activations stays in the second-level cache for all rows.
     for first in (0..tiles.count).step_by(PANEL / TILE) {
         let panel = first..tiles.count.min(first + PANEL / TILE);

@@ -4,23 +4,29 @@
 //! quantises the vectors it needs for itself; only weights are shared out.
 //!
 //! Many tokens ([`many`]): tokens are grouped by expert and each group of up to [`PANEL`] tokens is one piece of work
-//! for gate, up and SwiGLU; then every thread takes 32 output features through all groups. The shared expert is a
+//! for gate, up and SwiGLU; then every thread takes some output features through all groups. The shared expert is a
 //! group of all tokens.
 
-use lily_model::{QuantMatrix, weights::MoeWeights};
+use lily_model::{QuantMatrix, QuantRows, weights::MoeWeights};
 
 use super::{
     Machine,
-    linear::{Gemm, gemm, gemv, gemv_all, gemv_rows, multiply, row_bytes, rows_a_piece},
+    linear::{Gemm, gemm, gemv_all, gemv_rows, multiply, row_bytes, rows_a_piece, rows_reused},
     norm::{norm_one, quantize_one},
 };
 use crate::{
-    acts::{Acts, Order, TileMut, Tiles},
+    acts::{Acts, Part, TileMut},
     error::Result,
     kernels::{BLOCK, Kernels, RowsRef},
-    pool::columns,
+    pool::{BlockMut, columns},
     worker::{PANEL, Worker},
 };
+
+/// Fewer tokens than this are a batch of decoding, or a chunk beside one.
+const FEW: usize = 64;
+
+/// Bytes between the weights in use and those asked for from memory, in [`many`] of few tokens.
+const AHEAD: usize = 8 << 10;
 
 /// The `n` experts with the largest logits, best first (the lowest id wins ties), with their softmax weights among
 /// each other. That equals softmax over all, then renormalising over the chosen.
@@ -293,50 +299,34 @@ pub(crate) fn many(
     )?;
     drop(items);
 
-    // 2. Down, weighted, added: 32 output features of all tokens are one thread's.
+    // 2. Down, weighted, added: each thread takes some output features of all tokens through all groups.
     let (groups, routed, shared) = (&s.groups, &s.routed, &s.shared);
     let shared_gate = &shared_gate[..n];
     let width = w.shared_down_proj.rows;
-    let mut blocks = columns(&mut x[..n * width], width, BLOCK);
+    // Few tokens mean many experts with a row or two each: wide pieces make longer streams of them.
+    let piece = match n {
+        0..FEW => width.div_ceil(2 * m.pool.threads()).next_multiple_of(BLOCK).min(PANEL * BLOCK),
+        _ => BLOCK,
+    };
+    let mut blocks = columns(&mut x[..n * width], width, piece);
+    // So many groups ahead is far enough for memory to answer in time.
+    let ahead = AHEAD.div_ceil(piece * row_bytes(&w.experts_down));
     m.pool.run_items(
         &mut m.workers,
         &mut blocks,
         |_| {},
         |worker, _, block| {
             for (i, group) in groups.iter().enumerate() {
-                let (row, rows) = (block.col0, block.cols());
-                let rows_of = |group: &Group| match group.expert {
-                    Some(e) => rows_of(&w.experts_down, e, row, rows),
-                    None => rows_of(&w.shared_down_proj, 0, row, rows),
-                };
-                let part = match group.expert {
-                    Some(_) => routed.part(group.first, group.n),
-                    None => shared.part(group.first, group.n),
-                };
-                let rows = match groups.get(i + 1) {
-                    Some(next) => rows_of(group).then(&rows_of(next)),
-                    None => rows_of(group),
+                let (part, weights) = match group.expert {
+                    Some(e) => (routed.part(group.first, group.n), w.experts_down.expert(e)),
+                    None => (shared.part(group.first, group.n), w.shared_down_proj.dense()),
                 };
                 let target = |i: usize| match group.expert {
                     Some(_) => (entries[group.first + i].0 as usize, entries[group.first + i].1),
                     None => (group.first + i, sigmoid(shared_gate[group.first + i])),
                 };
-                let order = Kernels::order(&rows);
-                let width = block.cols();
-                if group.n == 1 {
-                    let (token, weight) = target(0);
-                    let out = &mut worker.products[0][..width];
-                    k.gemv(&rows, &part.tile(0, order), out);
-                    k.axpy(weight, out, block.row_mut(token));
-                    continue;
-                }
-                let products = &mut worker.products[0];
-                let tiles = (0..part.tiles.count).map(|i| part.tile(i, order));
-                multiply(k, &rows, &mut worker.unpacked, tiles, products);
-                for i in 0..group.n {
-                    let (token, weight) = target(i);
-                    k.axpy(weight, &products[i * BLOCK..][..width], block.row_mut(token));
-                }
+                let next = groups.get(i + ahead).or(groups.last()).unwrap_or(group);
+                second_half(k, worker, w, &weights, next, part, target, block);
             }
         },
     )
@@ -379,37 +369,81 @@ fn first_half(
     let width = gate.rows;
     let panel = &worker.panel;
     let hidden = &mut worker.panel_hidden;
-    if group.n == 1 {
-        let (a, b) = worker.row[..2 * width].split_at_mut(width);
-        gemv(k, gate, expert, 0, panel, a);
-        gemv(k, up, expert, 0, panel, b);
-        k.swiglu(a, b, &mut hidden[..width]);
-    } else {
-        let (gates, ups) = (gate.expert(expert), up.expert(expert));
-        for row in (0..width).step_by(BLOCK) {
-            let n = BLOCK.min(width - row);
-            let [g, u] = &mut worker.products;
-            let next = if row + n < width {
-                RowsRef::new(&gates, row + n, BLOCK.min(width - row - n))
-            } else {
-                first_rows(w, next)
-            };
-            let up_rows = RowsRef::new(&ups, row, n).then(&next);
-            let gate_rows = RowsRef::new(&gates, row, n).then(&up_rows);
-            for (rows, bits, out) in [(&gate_rows, gate.bits, &mut *g), (&up_rows, up.bits, &mut *u)] {
-                let tiles = (0..panel.tiles().count).map(|i| panel.tile(i, Order::of_bits(bits)));
-                multiply(k, rows, &mut worker.unpacked, tiles, out);
-            }
+    let (gates, ups) = (gate.expert(expert), up.expert(expert));
+    let plan = panel.tiles();
+    let piece = if plan.singly() { rows_reused(gate, group.n) } else { BLOCK };
+    for row in (0..width).step_by(piece) {
+        let n = piece.min(width - row);
+        let next = if row + n < width {
+            RowsRef::new(&gates, row + n, n.min(width - row - n))
+        } else {
+            first_rows(w, next)
+        };
+        let up_rows = RowsRef::new(&ups, row, n).then(&next);
+        let gate_rows = RowsRef::new(&gates, row, n).then(&up_rows);
+        let [g, u] = &mut worker.products;
+        if plan.singly() {
             for t in 0..group.n {
-                let at = t * BLOCK..t * BLOCK + n;
-                k.swiglu(&g[at.clone()], &u[at], &mut hidden[t * width + row..][..n]);
+                let (g, u) = (&mut g[..n], &mut u[..n]);
+                k.gemv(&gate_rows, &panel.tile(t, Kernels::order(&gate_rows)), g);
+                k.gemv(&up_rows, &panel.tile(t, Kernels::order(&up_rows)), u);
+                k.swiglu(g, u, &mut hidden[t * width + row..][..n]);
             }
+            continue;
+        }
+        for (rows, out) in [(&gate_rows, &mut *g), (&up_rows, &mut *u)] {
+            let tiles = (0..plan.count).map(|i| panel.tile(i, Kernels::order(rows)));
+            multiply(k, rows, &mut worker.unpacked, tiles, out);
+        }
+        for t in 0..group.n {
+            let at = t * BLOCK..t * BLOCK + n;
+            k.swiglu(&g[at.clone()], &u[at], &mut hidden[t * width + row..][..n]);
         }
     }
-    let plan = Tiles::new(group.n);
     for i in 0..group.n {
         let (tile, t) = plan.locate(i);
         tiles[tile].quantize(k, t, &hidden[i * width..(i + 1) * width]);
+    }
+}
+
+/// Adds the products of `weights`, an expert's down projection, with the hidden vectors of its tokens to the features in
+/// `block`. `target(i)`: the token that vector `i` is of, and its weight. `next`: a group whose turn comes soon.
+#[allow(clippy::too_many_arguments)]
+fn second_half(
+    k: &Kernels,
+    worker: &mut Worker,
+    w: &MoeWeights,
+    weights: &QuantRows<'_>,
+    next: &Group,
+    part: Part<'_>,
+    target: impl Fn(usize) -> (usize, f32),
+    block: &mut BlockMut<'_>,
+) {
+    let next = match next.expert {
+        Some(e) => w.experts_down.expert(e),
+        None => w.shared_down_proj.dense(),
+    };
+    let (first, cols) = (block.col0, block.cols());
+    let products = &mut worker.products[0];
+    let piece = if part.tiles.singly() { cols } else { BLOCK };
+    for col in (0..cols).step_by(piece) {
+        let n = piece.min(cols - col);
+        let rows = RowsRef::new(weights, first + col, n).then(&RowsRef::new(&next, first + col, n));
+        let order = Kernels::order(&rows);
+        if part.tiles.singly() {
+            for i in 0..part.tiles.n {
+                let (token, weight) = target(i);
+                k.gemv(&rows, &part.tile(i, order), &mut products[..n]);
+                k.axpy(weight, &products[..n], &mut block.row_mut(token)[col..col + n]);
+            }
+            continue;
+        }
+        let tiles = (0..part.tiles.count).map(|i| part.tile(i, order));
+        multiply(k, &rows, &mut worker.unpacked, tiles, products);
+        for i in 0..part.tiles.n {
+            let (token, weight) = target(i);
+            k.axpy(weight, &products[i * BLOCK..][..n], &mut block.row_mut(token)[col..col + n]);
+        }
     }
 }
 

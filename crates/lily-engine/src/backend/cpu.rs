@@ -43,6 +43,10 @@ impl CpuBackend {
     fn get(&self, id: SequenceId) -> Result<&Sequence, BackendError> {
         self.sequences.get(&id).ok_or(BackendError::UnknownSequence(id))
     }
+
+    fn get_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, BackendError> {
+        self.sequences.get_mut(&id).ok_or(BackendError::UnknownSequence(id))
+    }
 }
 
 /// `capacity`: of the sequence the error is about, 0 where there is none.
@@ -128,14 +132,13 @@ impl Backend for CpuBackend {
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
-        let Sequence { inner, capacity } = self.get(sequence)?;
+        let Sequence { inner, capacity } = self.get_mut(sequence)?;
         let data = inner.snapshot().map_err(|e| convert(e, *capacity))?;
         Ok(Snapshot { position: inner.position(), format: FORMAT.into(), data })
     }
 
     fn restore(&mut self, sequence: SequenceId, snapshot: &Snapshot) -> Result<(), BackendError> {
-        let Sequence { inner, capacity } =
-            self.sequences.get_mut(&sequence).ok_or(BackendError::UnknownSequence(sequence))?;
+        let Sequence { inner, capacity } = self.get_mut(sequence)?;
         let bad = |found: String, expected: String| BackendError::BadSnapshot { found, expected };
         if snapshot.format != FORMAT {
             return Err(bad(snapshot.format.clone(), FORMAT.into()));
@@ -156,7 +159,7 @@ impl Backend for CpuBackend {
     }
 
     fn snapshot_state(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {
-        let Sequence { inner, capacity } = self.get(sequence)?;
+        let Sequence { inner, capacity } = self.get_mut(sequence)?;
         let data = inner.snapshot_state().map_err(|e| convert(e, *capacity))?;
         Ok(Snapshot { position: inner.position(), format: PAGED.into(), data })
     }
@@ -172,8 +175,7 @@ impl Backend for CpuBackend {
         state: &Snapshot,
         pages: &[&[u8]],
     ) -> Result<(), BackendError> {
-        let Sequence { inner, capacity } =
-            self.sequences.get_mut(&sequence).ok_or(BackendError::UnknownSequence(sequence))?;
+        let Sequence { inner, capacity } = self.get_mut(sequence)?;
         let bad = |found: String, expected: String| BackendError::BadSnapshot { found, expected };
         if state.format != PAGED {
             return Err(bad(state.format.clone(), PAGED.into()));

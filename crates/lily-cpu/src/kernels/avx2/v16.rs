@@ -19,6 +19,7 @@ macro_rules! both {
 }
 
 impl V16 for Ymm2 {
+    const REGISTERS: usize = 8;
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the trait's contract.

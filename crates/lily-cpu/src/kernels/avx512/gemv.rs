@@ -20,10 +20,11 @@ const NEAR: usize = 1024;
 /// The same for 2-byte scales and biases, of which there are a sixteenth.
 const SCALES: usize = FAR / 32;
 
-/// The address `ahead` elements after `at` in `now`, where `next` follows `now`.
+/// The address `ahead` elements after `at` in `now`, where `next`, at least as long, follows `now`. Of what follows `next`
+/// nothing is known: pieces shorter than `ahead` fetch one piece ahead.
 #[inline(always)]
 fn ahead<T>(now: &[T], at: usize, ahead: usize, next: *const T) -> *const i8 {
-    let at = at + ahead;
+    let at = at + ahead.min(now.len());
     let address =
         if at < now.len() { now.as_ptr().wrapping_add(at) } else { next.wrapping_add(at - now.len()) };
     address.cast()
@@ -107,10 +108,10 @@ fn prefetch_block(m: &RowsRef<'_>, block: usize) {
     // SAFETY: prefetches may point anywhere.
     unsafe {
         let far = ahead(m.weight, block * 512, FAR, m.next.weight);
-        let near = m.weight.as_ptr().wrapping_add(block * 512 + NEAR);
+        let near = ahead(m.weight, block * 512, NEAR, m.next.weight);
         for line in 0..8 {
             _mm_prefetch::<_MM_HINT_T1>(far.wrapping_add(64 * line));
-            _mm_prefetch::<_MM_HINT_T0>(near.wrapping_add(64 * line).cast());
+            _mm_prefetch::<_MM_HINT_T0>(near.wrapping_add(64 * line));
         }
         _mm_prefetch::<_MM_HINT_T0>(ahead(m.scales, block * 16, SCALES, m.next.scales));
         _mm_prefetch::<_MM_HINT_T0>(ahead(m.biases, block * 16, SCALES, m.next.biases));

@@ -10,6 +10,7 @@ pub(crate) struct Zmm(__m512);
 
 // SAFETY (whole impl): each method's caller has AVX-512 F and passes valid pointers, as the trait demands.
 impl V16 for Zmm {
+    const REGISTERS: usize = 32;
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the trait's contract.

@@ -35,6 +35,7 @@ macro_rules! each {
 }
 
 impl V16 for Quad4 {
+    const REGISTERS: usize = 8;
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
         each!(|i| vld1q_f32(p.add(4 * i)))
