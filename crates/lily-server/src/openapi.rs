@@ -6,6 +6,8 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
+use crate::routes;
+
 /// (method, path, summary, whether it has a JSON body, whether it can stream).
 pub(crate) const PATHS: &[(&str, &str, &str, bool, bool)] = &[
     ("get", "/health", "Whether the engine takes requests", false, false),
@@ -14,6 +16,7 @@ pub(crate) const PATHS: &[(&str, &str, &str, bool, bool)] = &[
     ("get", "/v1/models", "The models served", false, false),
     ("get", "/v1/models/{id}", "One model", false, false),
     ("post", "/v1/chat/completions", "OpenAI's chat completions", true, true),
+    ("post", "/v1/gate/check", "The privacy gate's verdict on a chat request", true, false),
     ("post", "/v1/completions", "OpenAI's text completions", true, true),
     ("post", "/v1/responses", "OpenAI's responses; not stored", true, true),
     ("post", "/v1/messages", "Anthropic's messages", true, true),
@@ -32,9 +35,13 @@ pub(crate) async fn show() -> Json<Value> {
 
 fn document() -> Value {
     let mut paths = Map::new();
-    for (method, path, summary, body, streams) in PATHS {
+    for route in routes::table() {
+        let path = &route.path.replace("{*", "{");
+        // A test sees to it that there is one.
+        let described = PATHS.iter().find(|(method, of, ..)| *method == route.method && of == path);
+        let Some((method, _, summary, body, streams)) = described else { continue };
         let mut content = Map::new();
-        let kind = if *path == "/metrics" { "text/plain" } else { "application/json" };
+        let kind = if path == "/metrics" { "text/plain" } else { "application/json" };
         content.insert(kind.to_string(), json!({}));
         if *streams {
             content.insert("text/event-stream".to_string(), json!({}));
@@ -132,11 +139,11 @@ fn body_fields(path: &str) -> Map<String, Value> {
     const FORMS: &str =
         "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar";
     let names = match path {
-        "/v1/chat/completions" => {
+        "/v1/chat/completions" | "/v1/gate/check" => {
             format!(
                 "model messages max_tokens max_completion_tokens {SAMPLING} {MORE_SAMPLING} logit_bias n logprobs \
                  top_logprobs stream stream_options tools tool_choice parallel_tool_calls {FORMS} reasoning_effort \
-                 enable_thinking preserve_thinking thinking_budget chat_template_kwargs return_progress"
+                 enable_thinking preserve_thinking thinking_budget chat_template_kwargs return_progress privacy"
             )
         }
         "/v1/completions" => format!(
@@ -202,6 +209,7 @@ fn kind(name: &str) -> Value {
         | "text"
         | "reasoning"
         | "metadata"
+        | "privacy"
         | "thinking"
         | "privacy"
         | "output_config"
@@ -215,7 +223,25 @@ fn kind(name: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn it_has_the_routes_of_the_router_and_no_others() {
+        let routes: Vec<(String, String)> = (routes::table().into_iter())
+            .map(|route| (route.method.to_string(), route.path.replace("{*", "{")))
+            .collect();
+        let described: Vec<(String, String)> =
+            PATHS.iter().map(|(method, path, ..)| (method.to_string(), path.to_string())).collect();
+        let set = |list: &[(String, String)]| list.iter().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(set(&routes), set(&described));
+        assert_eq!(
+            (routes.len(), described.len()),
+            (set(&routes).len(), set(&described).len()),
+            "a path twice"
+        );
+    }
 
     #[test]
     fn every_path_is_described() {

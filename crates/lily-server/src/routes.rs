@@ -3,9 +3,10 @@
 use axum::{
     Json, Router,
     extract::{Path, Request, State, rejection::PathRejection},
+    handler::Handler,
     http::{Method, StatusCode},
     middleware,
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use serde_json::{Value, json};
 
@@ -19,25 +20,51 @@ use crate::{
     responses, tokens,
 };
 
+/// A path and what answers it.
+pub(crate) struct Route {
+    /// `get` or `post`.
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    handler: MethodRouter<App>,
+}
+
+impl Route {
+    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, App>) -> Self {
+        Self { method: "get", path, handler: get(handler) }
+    }
+
+    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, App>) -> Self {
+        Self { method: "post", path, handler: post(handler) }
+    }
+}
+
+/// What the server answers. `GET /openapi.json` describes the same list: a test compares.
+pub(crate) fn table() -> Vec<Route> {
+    vec![
+        Route::get("/health", health),
+        Route::get("/v1/models", models),
+        // Ids may contain slashes.
+        Route::get("/v1/models/{*id}", model),
+        Route::post("/v1/chat/completions", cloud::completions),
+        Route::post("/v1/gate/check", cloud::check),
+        Route::get("/v1/audit/{id}", cloud::audit),
+        Route::post("/v1/completions", completions::completions),
+        Route::post("/v1/responses", responses::responses),
+        Route::post("/v1/messages", anthropic::messages),
+        Route::post("/v1/messages/count_tokens", anthropic::count_tokens),
+        Route::post("/tokenize", tokens::tokenize),
+        Route::post("/detokenize", tokens::detokenize),
+        Route::post("/apply-template", tokens::apply_template),
+        Route::get("/metrics", metrics::show),
+        Route::get("/openapi.json", openapi::show),
+    ]
+}
+
 /// The router.
 pub(crate) fn router(app: App) -> Router {
-    Router::new()
-        .route("/health", get(health))
-        .route("/v1/models", get(models))
-        // Ids may contain slashes.
-        .route("/v1/models/{*id}", get(model))
-        .route("/v1/chat/completions", post(cloud::completions))
-        .route("/v1/gate/check", post(cloud::check))
-        .route("/v1/audit/{id}", get(cloud::audit))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/responses", post(responses::responses))
-        .route("/v1/messages", post(anthropic::messages))
-        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/apply-template", post(tokens::apply_template))
-        .route("/metrics", get(metrics::show))
-        .route("/openapi.json", get(openapi::show))
+    table()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(route.path, route.handler))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), guard::check))

@@ -270,10 +270,7 @@ fn prefill(tokens: usize) -> Plan {
 }
 
 fn symbols(plan: &Plan, limits: &Limits) -> Vec<String> {
-    plan.ops
-        .iter()
-        .map(|o| route(o, limits).map_or(o.kernel.clone(), |l| l.symbol.to_string()))
-        .collect()
+    plan.ops.iter().map(|o| route(o, limits).map_or(o.kernel.clone(), |l| l.symbol.to_string())).collect()
 }
 
 #[test]
