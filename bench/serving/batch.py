@@ -7,8 +7,8 @@ together against one.
 
 import concurrent.futures
 import json
+import socket
 import subprocess
-import threading
 import time
 
 from common import WORDS, Server, arguments, report, text_of
@@ -35,31 +35,65 @@ def endless(lily):
     return {str(i): -100 for i in json.loads(out.stdout)}
 
 
+def request_bytes(host, body):
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data
+
+
+class Stream:
+    """One stream's events, counted and not parsed: the machine's cores are the server's."""
+
+    def __init__(self, server, word, tokens, bias):
+        host, port = server.host.rsplit(":", 1)
+        body = {
+            "model": "lily-mini", "messages": [{"role": "user", "content": f"define {word}"}], "temperature": 0,
+            "stream": True, "max_tokens": tokens, "logit_bias": bias,
+        }
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.sendall(request_bytes(server.host, body))
+        self.socket.setblocking(False)
+        self.events, self.tail, self.done = 0, b"", False
+
+    def poll(self):
+        """Takes what has arrived."""
+        while not self.done:
+            try:
+                data = self.socket.recv(1 << 16)
+            except BlockingIOError:
+                return
+            self.done = not data
+            # An event's begin may lie across two reads.
+            data = self.tail + data
+            self.events += data.count(EVENT)
+            self.tail = data[-(len(EVENT) - 1) :]
+        self.socket.close()
+
+
+EVENT = b"\ndata: {"
+SIZES = (1, 2, 4, 8)
+
+
 def streams(server, n, tokens, bias):
-    """Tokens a second of `n` streams together, after each has begun."""
-    started = threading.Barrier(n + 1)
-    counts = [0] * n
+    """Tokens a second of `n` streams together, from when each has begun until the first one ends."""
+    all_of_them = [Stream(server, WORDS[i], tokens, bias) for i in range(n)]
 
-    def run(i):
-        first = True
-        for _, event in server.stream(
-            [{"role": "user", "content": f"define {WORDS[i]}"}], max_tokens=tokens, logit_bias=bias
-        ):
-            if first and event["choices"] and event["choices"][0]["delta"].get("content"):
-                first = False
-                started.wait()
-            counts[i] += 1
+    def poll_until(condition):
+        while True:
+            for stream in all_of_them:
+                stream.poll()
+            now = time.perf_counter()
+            if condition(all_of_them):
+                return now, sum(s.events for s in all_of_them)
+            time.sleep(0.002)
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    started.wait()
-    before = sum(counts)
-    begin = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - begin
-    return (sum(counts) - before) / seconds
+    # The first event has no text, and one is at the end.
+    begin, before = poll_until(lambda streams: all(s.events > 1 for s in streams))
+    end, after = poll_until(lambda streams: any(s.events > tokens or s.done for s in streams))
+    poll_until(lambda streams: all(s.done for s in streams))
+    if any(s.events < tokens for s in all_of_them):
+        raise AssertionError(f"streams of {[s.events for s in all_of_them]} events; expected {tokens} tokens each")
+    return (after - before) / (end - begin)
 
 
 def main():
@@ -79,7 +113,11 @@ def main():
         different = [i for i in range(args.requests) if single[i] != batched[i]]
         for i in different[:5]:
             print(f"request {i}: {single[i]!r} alone, {batched[i]!r} in a batch")
-        speeds = {n: [streams(server, n, 800, bias) for _ in range(3)] for n in (1, 8)}
+        speeds = {n: [] for n in SIZES}
+        # In turn, so that what else the machine does falls on all of them.
+        for _ in range(5):
+            for n in SIZES:
+                speeds[n].append(streams(server, n, 800, bias))
     with Server(args.lily, "--queue", 256) as server:
         with concurrent.futures.ThreadPoolExecutor(24) as pool:
             cached = list(pool.map(lambda r: text_of(server.chat(r[0], **r[1])), requests * 2))
@@ -92,7 +130,7 @@ def main():
         [
             ("different answers of 200, batched", len(different), not different),
             ("different answers of 400, batched and cached", len(different_cached), not different_cached),
-            ("eight streams over one, over HTTP", f"{best[8] / best[1]:.2f}", best[8] >= 1.0 * best[1]),
+            ("eight streams over one, over HTTP", f"{best[8] / best[1]:.2f}", best[8] >= 2.5 * best[1]),
         ],
     )
 
