@@ -224,9 +224,10 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_string()
 }
 
-/// A schema whose output is on one line: endless blanks between values would be legal JSON too. `\u` escapes, which
-/// could be half of a surrogate pair, are left out; strings hold any character as it is.
+/// A schema whose output is on one line: endless blanks between values would be legal JSON too. `\u` escapes are left out,
+/// since strings hold any character as it is, unless the schema names a character that JSON has no other form for.
 fn compact(schema: &Value) -> Value {
+    let escapes = if names_controls(schema) { "nrbtf\"\\u" } else { "nrbtf\"\\" };
     let mut schema = match schema {
         Value::Object(fields) => fields.clone(),
         Value::Bool(false) => Map::from_iter([("enum".to_string(), json!([]))]),
@@ -236,10 +237,25 @@ fn compact(schema: &Value) -> Value {
         "x-guidance".to_string(),
         json!({
             "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
-            "json_allowed_escapes": "nrbtf\"\\",
+            "json_allowed_escapes": escapes,
         }),
     );
     Value::Object(schema)
+}
+
+/// Whether a schema names a control character without a short escape, in a value, a key, or as what looks like an escape
+/// of a pattern.
+fn names_controls(schema: &Value) -> bool {
+    let control = |c: char| c.is_ascii_control() && !"\n\r\t\u{8}\u{c}".contains(c);
+    let named = |text: &str| {
+        text.contains(control) || ["\\x", "\\u", "\\c", "\\0"].iter().any(|escape| text.contains(escape))
+    };
+    match schema {
+        Value::String(text) => named(text),
+        Value::Array(list) => list.iter().any(names_controls),
+        Value::Object(fields) => fields.iter().any(|(key, value)| named(key) || names_controls(value)),
+        _ => false,
+    }
 }
 
 fn choice(choices: &[String]) -> Result<String, GrammarError> {

@@ -104,6 +104,24 @@ fn json_regex_choice_and_lark() {
 }
 
 #[test]
+fn control_characters_of_a_schema_are_escaped() {
+    let s = setting();
+    for schema in [
+        json!({"const": "a\u{0}b"}),
+        json!({"enum": ["a\u{0}b"]}),
+        json!({"type": "string", "pattern": "^a\\x00b$"}),
+    ] {
+        let grammar = Grammar::JsonSchema(schema);
+        assert!(s.takes(&grammar, "\"a\\u0000b\""), "{grammar:?}");
+        for bad in ["\"ab\"", "\"a\u{0}b\"", "\"a\\u0001b\""] {
+            assert!(!s.takes(&grammar, bad), "{grammar:?} {bad:?}");
+        }
+    }
+    let plain = Grammar::JsonSchema(json!({"type": "string"}));
+    assert!(s.takes(&plain, "\"ab\\n\"") && !s.takes(&plain, "\"\\u0041\""));
+}
+
+#[test]
 fn tool_calls_as_the_template_teaches_them() {
     let s = setting();
     let one = Grammar::Calls { tools: tools(), many: false };
