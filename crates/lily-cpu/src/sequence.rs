@@ -37,7 +37,7 @@ pub struct Sequence {
 #[derive(Debug)]
 pub(crate) enum LayerState {
     Attention(KvCache),
-    Gdn(GdnState),
+    Gdn(Box<GdnState>),
 }
 
 #[derive(Debug)]
@@ -135,11 +135,11 @@ impl Sequence {
                 LayerType::LinearAttention => {
                     let n = c.gdn_value_width() * c.linear_key_head_dim;
                     let row = || Buf::new(c.conv_channels(), "the convolution state");
-                    LayerState::Gdn(GdnState {
+                    LayerState::Gdn(Box::new(GdnState {
                         state: Buf::new(n, "the GDN state")?,
                         late: Late::new(c)?,
                         conv: [row()?, row()?, row()?, row()?],
-                    })
+                    }))
                 }
             });
         }

@@ -16,7 +16,6 @@ pub(crate) const PATHS: &[(&str, &str, &str, bool, bool)] = &[
     ("get", "/v1/models", "The models served", false, false),
     ("get", "/v1/models/{id}", "One model", false, false),
     ("post", "/v1/chat/completions", "OpenAI's chat completions", true, true),
-    ("post", "/v1/gate/check", "The privacy gate's verdict on a chat request", true, false),
     ("post", "/v1/completions", "OpenAI's text completions", true, true),
     ("post", "/v1/responses", "OpenAI's responses; not stored", true, true),
     ("post", "/v1/messages", "Anthropic's messages", true, true),
@@ -157,7 +156,6 @@ fn body_fields(path: &str) -> Map<String, Value> {
             "model messages system max_tokens {SAMPLING} stop_sequences stream thinking tools tool_choice \
              output_config output_format"
         ),
-        "/v1/gate/check" => "model messages tools metadata privacy".to_string(),
         "/v1/messages/count_tokens" => "model messages system thinking tools tool_choice".to_string(),
         "/tokenize" => {
             "model content prompt messages tools parse_special with_pieces return_token_strs".to_string()
@@ -211,7 +209,6 @@ fn kind(name: &str) -> Value {
         | "metadata"
         | "privacy"
         | "thinking"
-        | "privacy"
         | "output_config"
         | "output_format" => {
             json!({"type": "object"})

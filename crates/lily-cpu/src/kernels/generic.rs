@@ -404,7 +404,7 @@ pub(crate) unsafe fn scores<V: V16, const R: usize, const AHEAD: bool>(
         // can begin in a cycle, so eight must be under way. Keys and products need some registers too.
         let fits = |split: usize| split * R <= 8 && split * R + 4 <= V::REGISTERS;
         let split = if fits(4) { 4 } else { 1 + usize::from(fits(2)) };
-        let mut acc = [[V::splat(0.0); R]; 4];
+        let mut acc = [[V::splat(0.0); 4]; R];
         for p in (0..dim / 2).step_by(2) {
             for h in 0..2 {
                 let p = p + h;
@@ -412,18 +412,18 @@ pub(crate) unsafe fn scores<V: V16, const R: usize, const AHEAD: bool>(
                 if AHEAD {
                     V::prefetch(ahead.as_ptr().wrapping_add(p * 32));
                 }
-                for r in 0..R {
+                for (r, sums) in acc.iter_mut().enumerate() {
                     let q = q.as_ptr().add(r * dim + 2 * p);
                     let (a, b) = (2 * h % split, (2 * h + 1) % split);
-                    acc[a][r] = even.fma(V::splat(*q), acc[a][r]);
-                    acc[b][r] = odd.fma(V::splat(*q.add(1)), acc[b][r]);
+                    sums[a] = even.fma(V::splat(*q), sums[a]);
+                    sums[b] = odd.fma(V::splat(*q.add(1)), sums[b]);
                 }
             }
         }
-        for r in 0..R {
-            let mut sum = acc[0][r];
-            for part in &acc[1..split] {
-                sum = sum.add(part[r]);
+        for (r, sums) in acc.iter().enumerate() {
+            let mut sum = sums[0];
+            for part in &sums[1..split] {
+                sum = sum.add(*part);
             }
             sum.store(out.as_mut_ptr().add(r * out_stride));
         }

@@ -282,8 +282,9 @@ fn the_grammar_lets_the_model_name_nothing_else_than_the_text() {
             assert!(!item.v.trim().is_empty() && text.contains(&item.v), "{answer}");
             let word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
             let whole = text.match_indices(&item.v).any(|(at, v)| {
-                !(word(text[..at].chars().next_back()) && word(v.chars().next()))
-                    && !(word(text[at + v.len()..].chars().next()) && word(v.chars().next_back()))
+                let cut_before = word(text[..at].chars().next_back()) && word(v.chars().next());
+                let cut_behind = word(text[at + v.len()..].chars().next()) && word(v.chars().next_back());
+                !cut_before && !cut_behind
             });
             assert!(whole, "a part of a word: {answer}");
         }
