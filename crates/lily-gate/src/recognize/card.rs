@@ -110,19 +110,46 @@ fn number(scan: &Scan, first: usize) -> Option<(usize, Hit)> {
     for found in candidates {
         let range = found.start..found.end;
         let network = network(&found.digits);
-        if let Some(network) = network
+        // Four groups of four are a card's whoever issued it: not all issuers are listed.
+        let unlisted = found.sizes == [4; 4]
+            && !found.digits.starts_with(['0', '1'])
+            && !is_row(scan, first + found.runs, &found);
+        if (network.is_some() || unlisted)
             && luhn(&found.digits)
             && !(found.runs > 1 && scan.follows_account_head(found.start))
             && !is_reference(scan, &found)
             && !is_tail(scan, first, &found)
+            && !is_head(&all, &found)
         {
-            return Some((first + found.runs, hit(range, Evidence::Validated, network)));
+            // A longer number that a cue announces is masked whole, not only its beginning that happens to hold.
+            if cued.is_some() {
+                return cued;
+            }
+            let evidence = if network.is_some() { Evidence::Validated } else { Evidence::Shape };
+            return Some((first + found.runs, hit(range, evidence, network.unwrap_or("unknown"))));
         }
         if cued.is_none() && found.digits.len() >= 13 && is_announced(scan, &range) {
             cued = Some((first + found.runs, hit(range, Evidence::Cue, network.unwrap_or("unknown"))));
         }
     }
     cued
+}
+
+/// More digits follow over the same separator, or the groups are years: a row of figures. `next` is the run after them.
+fn is_row(scan: &Scan, next: usize, found: &Grouped) -> bool {
+    let goes_on = scan.digits.get(next).is_some_and(|run| {
+        let mut between = scan.str(found.end..run.start).chars();
+        between.next() == found.separator && between.next().is_none()
+    });
+    let year = |group: &[u8]| matches!(group, [b'1', b'9', ..] | [b'2', b'0', ..]);
+    goes_on || found.digits.as_bytes().chunks(4).all(year)
+}
+
+/// Four digits follow groups of four: the beginning of a longer number that holds by chance.
+fn is_head(all: &Grouped, found: &Grouped) -> bool {
+    found.runs > 1
+        && all.sizes.get(found.runs) == Some(&4)
+        && all.sizes[..found.runs].iter().all(|size| *size == 4)
 }
 
 /// Four digits stand before it over the same separator: these are the last groups of a longer number.
@@ -210,9 +237,29 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_masked_whole_or_not_at_all() {
+        // Its first twelve digits hold as a number of twelve.
+        let number = "5018 1234 0005 6647";
+        assert!(!luhn("5018123400056647") && luhn("501812340005") && network("501812340005").is_some());
+        assert!(found(&format!("value {number} here")).is_empty());
+        assert_eq!(found(&format!("card {number}."))[0].0, number);
+    }
+
+    #[test]
     fn a_card_beside_another_number() {
         assert_eq!(found("2 4111111111111111 5")[0].0, "4111111111111111");
         assert_eq!(found("4111 1111 1111 1111 123")[0].0, "4111 1111 1111 1111");
+    }
+
+    #[test]
+    fn groups_of_four_need_no_known_issuer() {
+        assert_eq!(
+            found("pay 5029 3897 9490 6647 now"),
+            [("5029 3897 9490 6647".to_owned(), Evidence::Shape)]
+        );
+        assert!(
+            found("pay 5029389794906647 now").is_empty() && found("pay 5029 3897 9490 6648 now").is_empty()
+        );
     }
 
     #[test]
