@@ -46,7 +46,7 @@ pub struct CloudArgs {
 #[derive(Debug, Args)]
 pub struct AuditDir {
     /// Directory of the audit log. Default: lily/audit in the user's state directory.
-    #[arg(long, value_name = "DIR", env = "LILY_AUDIT_DIR")]
+    #[arg(long, global = true, value_name = "DIR", env = "LILY_AUDIT_DIR")]
     audit_dir: Option<PathBuf>,
 }
 
