@@ -25,6 +25,8 @@ pub(super) struct Blocks {
     header: Regex,
     user: Regex,
     netrc: Regex,
+    /// A bot of Discord: its id in base64, the time, a signature.
+    bot: Regex,
 }
 
 /// Passwords of examples: a URL with one of these is documentation.
@@ -133,6 +135,7 @@ impl Blocks {
                 r#"\bcurl\b[^\n]*?\s(?:-u|--user)[ =]{0,3}(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'$]+))"#,
             )?,
             netrc: pattern(r"(?-u:\b)machine\s+\S+\s+login\s+\S+\s+password\s+(\S+)")?,
+            bot: pattern(r"(?-u)\b[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b")?,
         })
     }
 
@@ -186,6 +189,14 @@ impl Blocks {
                 {
                     hits.push(hit(login.range(), Evidence::Cue, "curl_login"));
                 }
+            }
+        }
+        for found in self.bot.find_iter(text) {
+            let value = found.as_str();
+            let mixed =
+                value.bytes().any(|b| b.is_ascii_digit()) && value.bytes().any(|b| b.is_ascii_lowercase());
+            if mixed && entropy::shannon(value) >= 4.0 && !entropy::is_wordy(value) {
+                hits.push(hit(found.range(), Evidence::Shape, "discord_bot_token"));
             }
         }
         if text.contains("machine") && text.contains("password") {
