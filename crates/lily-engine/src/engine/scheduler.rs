@@ -57,7 +57,7 @@ struct Unusable;
 
 /// Runs jobs until the queue stops or the backend becomes unusable.
 pub fn run(queue: Arc<Queue>, backend: Box<dyn Backend>, cache: PrefixCache, setting: Setting) {
-    let _guard = StopGuard(queue.clone());
+    let guard = StopGuard(queue.clone());
     let mut scheduler = Scheduler {
         queue,
         backend,
@@ -70,6 +70,8 @@ pub fn run(queue: Arc<Queue>, backend: Box<dyn Backend>, cache: PrefixCache, set
         chunks: 0,
     };
     let usable = scheduler.serve();
+    // First: whoever hears that a running request failed must find the engine stopped.
+    drop(guard);
     let stopped = scheduler.stop();
     if usable.and(stopped).is_err() {
         tracing::error!("the backend failed while cleaning up after a panic; the engine stops");
