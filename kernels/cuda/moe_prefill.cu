@@ -1,4 +1,4 @@
-// The router of a chunk's mixture of experts: logits (gemm.metal's `gemm_float_32`), sorting of the pairs, blocks
+// The router of a chunk's mixture of experts: logits (gemm.metal's `gemm_float_32` and `gemm_float_64`), sorting of the pairs, blocks
 // (moe_prefill.metal's `moe_sort` and `moe_blocks`).
 
 // ---- logits: f32 rows times 8-bit matrices

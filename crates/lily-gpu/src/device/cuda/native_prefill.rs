@@ -32,7 +32,7 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
     let hopper = limits.arch == HOPPER;
     match op.kernel.as_str() {
         "gdn_convolve" | "gdn_factors" | "gdn_scan" => gdn(op),
-        "gemm_float_32" => router(op),
+        "gemm_float_32" | "gemm_float_64" => router(op),
         "moe_sort" => moe_sort(op),
         "moe_blocks" if hopper => moe_blocks(op),
         "attention_prefill_8" if hopper => attention(op),
@@ -104,10 +104,11 @@ fn router(op: &Op) -> Option<Launch> {
         return None;
     }
     let all: u32 = rows[..matrices].iter().sum();
+    let height: u32 = op.kernel.rsplit_once('_')?.1.parse().ok()?;
     Some(Launch {
         symbol: "native_router",
-        // `ROUTER_ROWS` and `ROUTER_TOKENS`; the Metal tile has 32 tokens as well.
-        grid: [all.div_ceil(96), op.grid[1], 1],
+        // `ROUTER_ROWS` and `ROUTER_TOKENS`; blocks beyond the last token do nothing.
+        grid: [all.div_ceil(96), op.grid[1] * height / 32, 1],
         threads: 256,
         shared: 4 * (32 * 272 + 96 * 80) + 2 * 96 * (cols / 64 * 2 + 16),
         extra: vec![],

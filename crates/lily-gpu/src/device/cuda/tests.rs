@@ -306,6 +306,11 @@ fn kernels_of_a_chunk() {
             assert!(l.extra.len() % 2 == 0, "{}", o.label);
         }
     }
+    // 32 tokens a block, whatever the translated kernel's tile: 2,048 are 64 of them, 320 ten, 96 three.
+    for (tokens, blocks) in [(2048, 64), (320, 10), (96, 3)] {
+        let router = route(&op(&prefill(tokens), "layers.0.experts.router"), &H200).expect("native");
+        assert_eq!(router.grid[1], blocks, "{tokens}");
+    }
     let flash = route(&op(&plan, "layers.3.attention.flash"), &H200).expect("native");
     assert_eq!(flash.grid, [2048 / 16 * 2, 1, 1]);
 }
