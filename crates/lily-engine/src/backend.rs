@@ -133,6 +133,12 @@ pub trait Backend: Send {
     /// Most tokens one [`prefill`](Backend::prefill) call takes.
     fn max_chunk(&self) -> usize;
 
+    /// Tokens of a prompt to compute at a time while nobody waits: so few that a request can be given up soon, at most
+    /// [`max_chunk`](Backend::max_chunk).
+    fn usual_chunk(&self) -> usize {
+        self.max_chunk().min(512)
+    }
+
     /// An empty sequence that can grow to `capacity` tokens.
     fn new_sequence(&mut self, capacity: usize) -> Result<SequenceId, BackendError>;
 

@@ -39,8 +39,8 @@ pub struct EngineOptions {
     pub queue_limit: usize,
     /// Most requests that run at once. Each takes a sequence's memory, and all are decoded together.
     pub max_running: usize,
-    /// Most prompt tokens computed at a time.
-    pub prefill_chunk: usize,
+    /// Most prompt tokens computed at a time; `None`: [`Backend::usual_chunk`].
+    pub prefill_chunk: Option<usize>,
     /// How long running answers may wait for a chunk of another prompt. Chunks are made as short as that takes.
     pub slice: Duration,
     /// Ids at or above this are unused rows of `lm_head` and are never sampled (248,077 for Qwen3.6-35B-A3B, the
@@ -54,7 +54,7 @@ impl Default for EngineOptions {
             context_limit: 32_768,
             queue_limit: 64,
             max_running: 8,
-            prefill_chunk: 512,
+            prefill_chunk: None,
             slice: Duration::from_millis(100),
             valid_vocab: None,
         }
@@ -62,9 +62,15 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    /// Most prompt tokens computed at a time on this backend.
+    fn chunk(&self, backend: &dyn Backend) -> usize {
+        self.prefill_chunk.unwrap_or(backend.usual_chunk()).clamp(1, backend.max_chunk().max(1))
+    }
+
     /// These options within what model and backend can do: the context within the model's longest, the chunk
     /// within the backend's largest, the valid ids within the vocabulary.
-    fn effective(mut self, config: &ModelConfig, max_chunk: usize) -> Self {
+    fn effective(mut self, backend: &dyn Backend) -> Self {
+        let (config, max_chunk) = (backend.config(), backend.max_chunk().max(1));
         if self.context_limit > config.max_position_embeddings {
             tracing::warn!(
                 asked = self.context_limit,
@@ -73,9 +79,9 @@ impl EngineOptions {
             );
             self.context_limit = config.max_position_embeddings;
         }
-        self.prefill_chunk = self.prefill_chunk.clamp(1, max_chunk.max(1));
+        self.prefill_chunk = Some(self.chunk(backend));
         // A backend decodes at most as many sequences as it prefills tokens.
-        self.max_running = self.max_running.clamp(1, max_chunk.max(1));
+        self.max_running = self.max_running.clamp(1, max_chunk);
         self.valid_vocab = self.valid_vocab.map(|v| v.clamp(1, config.vocab_size.max(1)));
         self
     }
@@ -130,7 +136,7 @@ impl Engine {
         open: impl FnOnce(&dyn Backend, Arc<Queue>) -> PrefixCache,
     ) -> Self {
         let config = backend.config().clone();
-        let options = options.effective(&config, backend.max_chunk());
+        let options = options.effective(backend.as_ref());
         let limits = Limits {
             context: options.context_limit,
             vocab: config.vocab_size,
@@ -138,7 +144,7 @@ impl Engine {
         };
         let setting = Setting {
             context_limit: limits.context,
-            prefill_chunk: options.prefill_chunk,
+            prefill_chunk: options.chunk(backend.as_ref()),
             valid_vocab: limits.valid_vocab,
             slice: options.slice,
         };

@@ -133,7 +133,7 @@ fn goldens() -> Vec<Golden> {
 }
 
 fn options(prefill_chunk: usize) -> EngineOptions {
-    EngineOptions { context_limit: 1024, prefill_chunk, ..Default::default() }
+    EngineOptions { context_limit: 1024, prefill_chunk: Some(prefill_chunk), ..Default::default() }
 }
 
 fn golden_ids_through_the_engine(subject: &Subject) {

@@ -13,7 +13,8 @@ fn engine(trouble: Trouble) -> (Engine, std::sync::Arc<std::sync::Mutex<common::
     let mut backend = Scripted::new(VOCAB);
     backend.trouble = Some((BAD, trouble));
     let log = backend.log.clone();
-    let options = EngineOptions { prefill_chunk: 4, valid_vocab: Some(BAD as usize), ..Default::default() };
+    let options =
+        EngineOptions { prefill_chunk: Some(4), valid_vocab: Some(BAD as usize), ..Default::default() };
     (Engine::start(Box::new(backend), options), log)
 }
 
@@ -73,7 +74,7 @@ fn a_failure_in_a_batch_fails_one_request() {
         let mut backend = Scripted::slow(VOCAB, 2);
         backend.trouble = Some((BAD, trouble));
         let log = backend.log.clone();
-        let options = EngineOptions { prefill_chunk: 4, ..Default::default() };
+        let options = EngineOptions { prefill_chunk: Some(4), ..Default::default() };
         let engine = Engine::start(Box::new(backend), options);
         // Sixteen answers; some meet the token on their way and some do not.
         let prompts: Vec<Vec<u32>> = (0..16).map(|i| vec![i, 7, i * 3 % 50]).collect();

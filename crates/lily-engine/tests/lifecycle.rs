@@ -22,7 +22,7 @@ fn options() -> EngineOptions {
         context_limit: 4096,
         queue_limit: 8,
         max_running: 1,
-        prefill_chunk: 10,
+        prefill_chunk: Some(10),
         ..EngineOptions::default()
     }
 }
@@ -212,7 +212,7 @@ fn limits_of_context_and_tokens() {
         Engine::start(Box::new(backend), EngineOptions { valid_vocab: Some(1_000_000), ..options() });
     assert_eq!(
         *engine.options(),
-        EngineOptions { context_limit: 40, prefill_chunk: 7, valid_vocab: Some(VOCAB), ..options() }
+        EngineOptions { context_limit: 40, prefill_chunk: Some(7), valid_vocab: Some(VOCAB), ..options() }
     );
     let refused = submit(&engine, ask(&[1; 30], 11)).err().unwrap();
     assert_eq!(

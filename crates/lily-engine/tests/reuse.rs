@@ -17,7 +17,7 @@ fn engine(options: EngineOptions) -> (Engine, std::sync::Arc<std::sync::Mutex<co
 
 #[test]
 fn a_conversation_computes_only_its_new_tokens() {
-    let (engine, log) = engine(EngineOptions { prefill_chunk: 16, ..Default::default() });
+    let (engine, log) = engine(EngineOptions { prefill_chunk: Some(16), ..Default::default() });
     let mut history: Vec<u32> = (0..40).collect();
     let mut seen = 0;
     for turn in 0..10 {
@@ -137,7 +137,7 @@ fn reasons_for_misses() {
 fn a_cancelled_prompt_is_not_lost() {
     let engine = Engine::start(
         Box::new(Scripted::slow(VOCAB, 10)),
-        EngineOptions { prefill_chunk: 10, ..Default::default() },
+        EngineOptions { prefill_chunk: Some(10), ..Default::default() },
     );
     let prompt: Vec<u32> = (0..100).map(|i| i % 50).collect();
     let running = submit(&engine, ask(&prompt, 5)).unwrap();
@@ -155,7 +155,7 @@ fn a_cancelled_prompt_is_not_lost() {
 #[test]
 fn a_chat_whose_history_drops_think_blocks() {
     const OPENER: [u32; 7] = [60, 61, 10, 62, 11, 63, 11];
-    let (engine, log) = engine(EngineOptions { prefill_chunk: 16, ..Default::default() });
+    let (engine, log) = engine(EngineOptions { prefill_chunk: Some(16), ..Default::default() });
     let mut history: Vec<u32> = (0..50).map(|i| i * 3 % 59).collect();
     let mut mark = 0;
     for turn in 0..6 {
@@ -181,7 +181,8 @@ fn a_chat_whose_history_drops_think_blocks() {
 fn a_beginning_in_common_is_computed_once() {
     let backend = Scripted::slow(VOCAB, 1);
     let log = backend.log.clone();
-    let engine = Engine::start(Box::new(backend), EngineOptions { prefill_chunk: 64, ..Default::default() });
+    let engine =
+        Engine::start(Box::new(backend), EngineOptions { prefill_chunk: Some(64), ..Default::default() });
     let system: Vec<u32> = (0..1000).map(|i| i * 11 % 61).collect();
     let prompts: Vec<Vec<u32>> = (0..6).map(|i| [&system[..], &[i; 40]].concat()).collect();
     let running: Vec<_> = prompts

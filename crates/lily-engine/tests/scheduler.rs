@@ -23,7 +23,7 @@ fn random(request: u64, salt: u64, below: u64) -> u64 {
 fn two_hundred_mixed_requests() {
     let backend = Scripted::new(VOCAB);
     let log = backend.log.clone();
-    let options = EngineOptions { queue_limit: 200, prefill_chunk: 32, ..Default::default() };
+    let options = EngineOptions { queue_limit: 200, prefill_chunk: Some(32), ..Default::default() };
     let engine = Engine::start(Box::new(backend), options);
     let requests: Vec<_> = (0..200)
         .map(|i| {
@@ -102,7 +102,8 @@ fn a_long_prompt_does_not_hold_an_answer_up() {
 fn short_prompts_go_first_and_long_ones_go_on() {
     let mut backend = Scripted::new(VOCAB);
     backend.token_delay = Duration::from_micros(500);
-    let engine = Engine::start(Box::new(backend), EngineOptions { prefill_chunk: 100, ..Default::default() });
+    let engine =
+        Engine::start(Box::new(backend), EngineOptions { prefill_chunk: Some(100), ..Default::default() });
     let long: Vec<u32> = (0..4000).map(|i| i * 7 % 64).collect();
     let slow = submit(&engine, ask(&long, 1)).unwrap();
     slow.wait_prefill(100);

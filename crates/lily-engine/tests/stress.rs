@@ -104,7 +104,8 @@ fn random_callers() {
     let mut backend = Scripted::new(VOCAB);
     backend.trouble = Some((63, Trouble::Panic));
     let log = backend.log.clone();
-    let options = EngineOptions { queue_limit: 3, max_running: 3, prefill_chunk: 8, ..Default::default() };
+    let options =
+        EngineOptions { queue_limit: 3, max_running: 3, prefill_chunk: Some(8), ..Default::default() };
     let engine = Engine::start(Box::new(backend), options);
     let counts = Counts::default();
     thread::scope(|scope| {

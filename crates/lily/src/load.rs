@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use lily_engine::{Backend, CacheOptions, Engine, EngineOptions, SamplingParams};
+use lily_engine::{CacheOptions, Engine, EngineOptions, SamplingParams};
 use lily_model::{
     Checkpoint, ModelConfig,
     config::GenerationDefaults,
@@ -121,7 +121,6 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result
         context_limit: context,
         queue_limit: serving.queue,
         max_running: serving.parallel,
-        prefill_chunk: prefill_chunk(backend.as_ref()),
         valid_vocab: Some(checkpoint.valid_vocab()),
         ..EngineOptions::default()
     };
@@ -134,16 +133,6 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result
     };
     let name = checkpoint.name().to_string();
     Ok(Loaded { engine, is_mini: name == embedded::NAME, name, place, memory })
-}
-
-/// Tokens of a prompt at a time while nobody waits (the engine makes chunks shorter when answers do). CUDA's products
-/// want many tokens an expert, and its largest chunk, 8,192 tokens, takes an H200 a sixth of a second; elsewhere a chunk
-/// must stay short enough that a request can be given up.
-fn prefill_chunk(backend: &dyn Backend) -> usize {
-    match backend.name() {
-        "cuda" => backend.max_chunk(),
-        _ => EngineOptions::default().prefill_chunk,
-    }
 }
 
 /// The context limit asked for, within the model's.
