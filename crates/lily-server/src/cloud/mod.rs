@@ -147,7 +147,10 @@ async fn route(
     body: Vec<u8>,
     place: OwnedSemaphorePermit,
 ) -> Result<Route, ApiError> {
-    let Some((name, request)) = asked(&body) else { return here(body) };
+    // Bodies that are wrong are left to the usual checks.
+    let Ok(request) = serde_json::from_slice::<Value>(&body) else { return Ok(Route::Here(body, None)) };
+    let asked = request.get("model").and_then(Value::as_str).and_then(|model| model.strip_prefix(PREFIX));
+    let Some(name) = asked.map(str::to_owned) else { return here(body, request) };
     if mode.closed.0.contains(&name) {
         mode.gate()?;
     }
@@ -201,20 +204,12 @@ async fn route(
 }
 
 /// A request for a model of this machine: what it says of privacy is checked and taken out.
-fn here(body: Vec<u8>) -> Result<Route, ApiError> {
-    let Ok(mut request) = serde_json::from_slice::<Value>(&body) else { return Ok(Route::Here(body, None)) };
+fn here(body: Vec<u8>, mut request: Value) -> Result<Route, ApiError> {
     if !options::take_local(&mut request)? {
         return Ok(Route::Here(body, None));
     }
     let body = serde_json::to_vec(&request).map_err(|e| ApiError::body(e.to_string()))?;
     Ok(Route::Here(body, None))
-}
-
-/// Whether a body asks for a model in the cloud, and the body. Bodies that are wrong are left to the usual checks.
-fn asked(body: &[u8]) -> Option<(String, Value)> {
-    let request: Value = serde_json::from_slice(body).ok()?;
-    let name = request.get("model")?.as_str()?.strip_prefix(PREFIX)?.to_owned();
-    Some((name, request))
 }
 
 /// The gate's decision, on a thread that may block: layer 2 is a model.
