@@ -6,7 +6,7 @@ use lily_gpu::{
     Device,
     device::{
         PlanHandle, Region,
-        cuda::{CudaDevice, CudaOptions, Together},
+        cuda::{CudaDevice, CudaOptions, OpTime, Together},
     },
     plan::{
         BufferKind, Counters, DecodeShape, Floor, Head, Ids, ModelShape, Plan, PrefillHead, PrefillShape,
@@ -351,24 +351,8 @@ fn decode(
             counters.dispatches,
             floor.bytes() as f64 / 1e6
         );
-        let mut kernels = Vec::new();
         let times = b.device.time_ops(plans[0], 20)?;
-        for t in &times {
-            let each = t.ms * 1e3 / t.launches as f64;
-            println!(
-                "   {:<18} {:<26} {:>3} x {:>7.2} us = {:>7.4} ms  {:>6.0} GB/s  {} registers, {} local, {} shared",
-                t.what,
-                t.kernel,
-                t.launches,
-                each,
-                t.ms,
-                t.bytes as f64 / t.ms / 1e6,
-                t.resources[0],
-                t.resources[1],
-                t.resources[2]
-            );
-            kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms, "bytes": t.bytes}));
-        }
+        let kernels = show_ops(&times);
         println!("   sum of kernels alone {:.4} ms", times.iter().map(|t| t.ms).sum::<f64>());
         results.push(json!({
             "case": "decode", "layers": layers, "tokens": 1, "context": context, "tok_s": 1.0 / step, "ms": step * 1e3,
@@ -395,21 +379,7 @@ fn batch(layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>> 
             );
             let mut kernels = Vec::new();
             if tokens % 8 == 0 {
-                for t in b.device.time_ops(plans[0], 10)? {
-                    println!(
-                        "   {:<18} {:<26} {:>3} x {:>7.2} us  {:>6.0} GB/s, {} registers, {} local",
-                        t.what,
-                        t.kernel,
-                        t.launches,
-                        t.ms * 1e3 / t.launches as f64,
-                        t.bytes as f64 / t.ms / 1e6,
-                        t.resources[0],
-                        t.resources[1]
-                    );
-                    kernels.push(
-                        json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}),
-                    );
-                }
+                kernels = show_ops(&b.device.time_ops(plans[0], 10)?);
             }
             results.push(
                 json!({"case": "batch", "products": how, "layers": layers, "tokens": tokens, "context": 256,
@@ -432,22 +402,30 @@ fn prefill(b: &mut Bench, layers: usize, results: &mut Vec<Value>) -> Result<(),
         );
         let mut kernels = Vec::new();
         if tokens == 2048 && position != 30_720 {
-            for t in b.device.time_ops(handle, 3)? {
-                println!(
-                    "   {:<22} {:<26} {:>3} x {:>9.2} us = {:>8.3} ms",
-                    t.what,
-                    t.kernel,
-                    t.launches,
-                    t.ms * 1e3 / t.launches as f64,
-                    t.ms
-                );
-                kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}));
-            }
+            kernels = show_ops(&b.device.time_ops(handle, 3)?);
         }
         results.push(json!({"case": "prefill", "layers": layers, "tokens": tokens, "position": position, "ms": ms, "tok_s": rate, "kernels": kernels}));
         b.device.discard(handle);
     }
     Ok(())
+}
+
+/// Prints a line for each kind of op; the same for a file.
+pub fn show_ops(times: &[OpTime]) -> Vec<Value> {
+    let show = |t: &OpTime| {
+        let [registers, local, shared] = t.resources;
+        println!(
+            "   {:<22} {:<26} {:>3} x {:>9.2} us = {:>8.4} ms  {:>6.0} GB/s  {registers} registers, {local} local, {shared} shared",
+            t.what,
+            t.kernel,
+            t.launches,
+            t.ms * 1e3 / t.launches as f64,
+            t.ms,
+            t.bytes as f64 / t.ms / 1e6,
+        );
+        json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms, "bytes": t.bytes})
+    };
+    times.iter().map(show).collect()
 }
 
 /// Native and translated kernels, early and late.
@@ -462,15 +440,7 @@ fn options(layers: usize, results: &mut Vec<Value>) -> Result<(), Box<dyn Error>
         let (step, graph, plans, _) = b.measure(1, 256)?;
         println!("{name}: {:.1} tok/s ({:.3} ms a step, {:.3} on the GPU)", 1.0 / step, step * 1e3, graph);
         if !options.native && options.early {
-            for t in b.device.time_ops(plans[0], 10)? {
-                println!(
-                    "   {:<18} {:<26} {:>3} x {:>7.2} us",
-                    t.what,
-                    t.kernel,
-                    t.launches,
-                    t.ms * 1e3 / t.launches as f64
-                );
-            }
+            show_ops(&b.device.time_ops(plans[0], 10)?);
         }
         results.push(json!({"case": name, "layers": layers, "tokens": 1, "context": 256, "tok_s": 1.0 / step, "ms": step * 1e3, "gpu_ms": graph}));
     }

@@ -38,6 +38,21 @@ fn token(i: usize, vocab: usize) -> u32 {
     ((i as u64 * 2_654_435_761) % (1 << 32) % vocab as u64) as u32
 }
 
+/// KL of the distribution with logits `b` to that with `a`, in nats.
+pub fn divergence(a: &[f32], b: &[f32]) -> f64 {
+    let log_sum = |x: &[f32]| {
+        let top = x.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+        top + x.iter().map(|&v| (v as f64 - top).exp()).sum::<f64>().ln()
+    };
+    let (za, zb) = (log_sum(a), log_sum(b));
+    a.iter().zip(b).map(|(&x, &y)| (x as f64 - za).exp() * ((x as f64 - za) - (y as f64 - zb))).sum()
+}
+
+/// The place of the largest.
+pub fn first_choice(x: &[f32]) -> usize {
+    (0..x.len()).max_by(|&i, &j| x[i].total_cmp(&x[j])).unwrap_or(0)
+}
+
 /// Differences of two backends over some positions.
 #[derive(Default)]
 struct Differences {
@@ -51,19 +66,11 @@ struct Differences {
 impl Differences {
     /// Adds a position: KL of the second to the first in nats.
     fn add(&mut self, a: &[f32], b: &[f32]) {
-        let log_sum = |x: &[f32]| {
-            let top = x.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
-            top + x.iter().map(|&v| (v as f64 - top).exp()).sum::<f64>().ln()
-        };
-        let (za, zb) = (log_sum(a), log_sum(b));
-        let kl =
-            a.iter().zip(b).map(|(&x, &y)| (x as f64 - za).exp() * ((x as f64 - za) - (y as f64 - zb))).sum();
-        let best = |x: &[f32]| (0..x.len()).max_by(|&i, &j| x[i].total_cmp(&x[j])).unwrap_or(0);
-        let (i, j) = (best(a), best(b));
+        let (i, j) = (first_choice(a), first_choice(b));
         self.same += usize::from(i == j);
         self.margin = self.margin.max(a[i] - a[j]);
         self.largest = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(self.largest, f32::max);
-        self.kl.push(kl);
+        self.kl.push(divergence(a, b));
     }
 
     /// Prints a line; returns the mean KL.

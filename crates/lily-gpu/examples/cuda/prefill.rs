@@ -18,6 +18,11 @@ use lily_gpu::{
 use lily_model::{LayerType, ModelConfig, config::Quantization};
 use serde_json::{Value, json};
 
+use crate::{
+    bench::show_ops,
+    compare::{divergence, first_choice},
+};
+
 /// Tokens of a chunk.
 const CHUNK: usize = 8192;
 /// What the card's tensor cores do with dense bfloats, by its data sheet, and what a large product reaches on random data.
@@ -165,17 +170,7 @@ pub fn run(layers: usize, prompts: &[usize], out: Option<&Path>) -> Result<(), B
         let mut kernels = Vec::new();
         if tokens <= CHUNK || tokens > 65_536 {
             // Behind the prompt's last chunk the input still has its position.
-            for t in b.device.time_ops(handle, if tokens > 65_536 { 1 } else { 3 })? {
-                println!(
-                    "   {:<22} {:<26} {:>3} x {:>9.2} us = {:>8.3} ms",
-                    t.what,
-                    t.kernel,
-                    t.launches,
-                    t.ms * 1e3 / t.launches as f64,
-                    t.ms
-                );
-                kernels.push(json!({"what": t.what, "kernel": t.kernel, "launches": t.launches, "ms": t.ms}));
-            }
+            kernels = show_ops(&b.device.time_ops(handle, if tokens > 65_536 { 1 } else { 3 })?);
         }
         results.push(json!({"case": "prompt", "layers": layers, "tokens": tokens, "chunk": chunk, "ms": seconds * 1e3,
             "runs": times.len(), "tok_s": tokens as f64 / seconds, "tflop_s": flops / 1e12, "share_of_peak": flops / PEAK,
@@ -279,19 +274,6 @@ fn errors(a: &[f32], b: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// (KL of `b` to `a` in nats, whether the largest is the same).
-fn divergence(a: &[f32], b: &[f32]) -> (f64, bool) {
-    let log_sum = |x: &[f32]| {
-        let top = x.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
-        top + x.iter().map(|&v| (v as f64 - top).exp()).sum::<f64>().ln()
-    };
-    let (za, zb) = (log_sum(a), log_sum(b));
-    let kl =
-        a.iter().zip(b).map(|(&x, &y)| (x as f64 - za).exp() * ((x as f64 - za) - (y as f64 - zb))).sum();
-    let best = |x: &[f32]| (0..x.len()).max_by(|&i, &j| x[i].total_cmp(&x[j]));
-    (kl, best(a) == best(b))
-}
-
 fn show(mut e: Vec<f64>) -> String {
     // NaN sorts last.
     e.sort_unstable_by(f64::total_cmp);
@@ -345,7 +327,7 @@ pub fn check() -> Result<(), Box<dyn Error>> {
                     .logits
                     .chunks(vocab)
                     .zip(found.logits.chunks(vocab))
-                    .map(|(a, b)| divergence(a, b))
+                    .map(|(a, b)| (divergence(a, b), first_choice(a) == first_choice(b)))
                     .collect();
                 let kl = |flip: bool| {
                     (0..TOKENS).filter(|&t| flipped[which][t] == flip).map(|t| each[t].0).collect::<Vec<_>>()

@@ -10,7 +10,10 @@ use lily_model::{Checkpoint, LayerType, ModelConfig, ModelWeights, synthetic::sy
 use super::*;
 use crate::{
     device::soft::{OpTraffic, SoftDevice, SoftOptions},
-    plan::{ArgValue, BufferKind, Head, Ids, Plan, PrefillHead, Products, Scalar, decode_plan, prefill_plan},
+    plan::{
+        Access, ArgValue, BufferKind, Head, Ids, Op, Plan, PrefillHead, Products, Scalar, decode_plan,
+        prefill_plan,
+    },
 };
 
 fn weights(dir: &str) -> Arc<ModelWeights> {
@@ -147,18 +150,12 @@ fn a_missing_dependency_is_caught() {
         }
         // At the start there is nothing to read in the caches; what is not touched cannot be missed.
         let first = op.label.contains("attention.split");
-        for k in 0..op.reads.len() + op.writes.len() {
-            let write = k >= op.reads.len();
-            let access = if write { op.writes[k - op.reads.len()] } else { op.reads[k] };
+        for (write, access) in accesses(op) {
             if access.bytes == 0 || (first && !write && plan.spec(access.buffer).kind == BufferKind::Kv) {
                 continue;
             }
-            let error = step_with(&mut m, |p| {
-                let list = if write { &mut p.ops[i].writes } else { &mut p.ops[i].reads };
-                list.retain(|a| *a != access);
-                p.derive_levels();
-            })
-            .expect_err(&format!("{}, access {k}", op.label));
+            let error = step_with(&mut m, |p| leave_out(p, i, write, access))
+                .expect_err(&format!("{}, {access:?}", op.label));
             // Either the op itself is stopped, or, where its level moved up, it read what was not there yet.
             assert!(matches!(error, GpuError::Hazard { .. }), "{}: {error}", op.label);
             caught += 1;
@@ -167,6 +164,19 @@ fn a_missing_dependency_is_caught() {
     println!("{caught} missing declarations caught");
     assert!(caught > 60);
     assert_eq!(step_with(&mut m, |_| {}).unwrap(), good);
+}
+
+/// What an op declares: reads, then writes, each with whether it is a write.
+fn accesses(op: &Op) -> impl Iterator<Item = (bool, Access)> {
+    let of = |write: bool, list: &[Access]| list.iter().map(move |&a| (write, a)).collect::<Vec<_>>();
+    of(false, &op.reads).into_iter().chain(of(true, &op.writes))
+}
+
+/// The plan as if an op had not declared this.
+fn leave_out(plan: &mut Plan, op: usize, write: bool, access: Access) {
+    let list = if write { &mut plan.ops[op].writes } else { &mut plan.ops[op].reads };
+    list.retain(|a| *a != access);
+    plan.derive_levels();
 }
 
 /// The plan of a short chunk at the start, and what it is kept under.
@@ -224,18 +234,12 @@ fn faults_of_a_chunks_plan_are_caught() {
     let mut caught = 0;
     for (i, op) in plan.ops.iter().enumerate() {
         let again = op.label.starts_with("layers.1.experts");
-        for k in 0..if again { 0 } else { op.reads.len() + op.writes.len() } {
-            let write = k >= op.reads.len();
-            let access = if write { op.writes[k - op.reads.len()] } else { op.reads[k] };
-            if access.bytes == 0 {
+        for (write, access) in accesses(op) {
+            if access.bytes == 0 || again {
                 continue;
             }
-            let error = chunk_with(&mut m, |p| {
-                let list = if write { &mut p.ops[i].writes } else { &mut p.ops[i].reads };
-                list.retain(|a| *a != access);
-                p.derive_levels();
-            })
-            .expect_err(&format!("{}, access {k}", op.label));
+            let error = chunk_with(&mut m, |p| leave_out(p, i, write, access))
+                .expect_err(&format!("{}, {access:?}", op.label));
             assert!(matches!(error, GpuError::Hazard { .. }), "{}: {error}", op.label);
             caught += 1;
         }
