@@ -308,6 +308,7 @@ fn head(
         }
     }
 }
+
 /// `ln(1 + e^x)`; for large x that is x itself, where `exp` would overflow.
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
