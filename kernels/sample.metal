@@ -18,8 +18,7 @@ struct Candidate {
 };
 inline bool better(float a, uint a_id, float b, uint b_id) { return a > b || (a == b && a_id < b_id); }
 
-// The best of the threadgroup's candidates, known to every thread of simdgroup 0. NaN is never better, so a row of
-// NaN gives id UINT_MAX, which the host reports.
+// The best of the threadgroup's candidates, known to every thread of simdgroup 0.
 inline Candidate best_of_group(float logit, uint id, uint sg, uint lane, threadgroup float* logits, threadgroup uint* ids) {
   float top = simd_max(logit);
   uint at = simd_min(logit == top ? id : UINT_MAX);
@@ -37,7 +36,8 @@ inline Candidate best_of_group(float logit, uint id, uint sg, uint lane, threadg
 }
 
 // Best of each block of logits. Grid: (blocks, tokens); threadgroup 256.
-// logits [tokens, vocab] f32; best_logits, best_ids [tokens, blocks].
+// logits [tokens, vocab] f32; best_logits, best_ids [tokens, blocks]. A block with a logit that is not finite gives
+// infinity and the id UINT_MAX, which is better than all others and which the host reports.
 [[kernel, max_total_threads_per_threadgroup(SAMPLE_THREADS)]] void argmax_blocks(
     device const float* logits [[buffer(0)]], device float* best_logits [[buffer(1)]],
     device uint* best_ids [[buffer(2)]], constant ArgmaxShape& shape [[buffer(3)]],
@@ -47,12 +47,18 @@ inline Candidate best_of_group(float logit, uint id, uint sg, uint lane, threadg
   threadgroup uint group_ids[SAMPLE_SIMDGROUPS];
   uint end = min((tg.x + 1) * shape.block, shape.valid), id = UINT_MAX;
   float logit = -INFINITY;
+  bool finite = true;
   for (uint i = tg.x * shape.block + tid; i < end; i += SAMPLE_THREADS) {
     float v = logits[tg.y * shape.vocab + i];
+    finite = finite && abs(v) <= FLT_MAX;
     if (better(v, i, logit, id)) {
       logit = v;
       id = i;
     }
+  }
+  if (!finite) {
+    logit = INFINITY;
+    id = UINT_MAX;
   }
   Candidate c = best_of_group(logit, id, sg, lane, group_logits, group_ids);
   if (tid == 0) {
@@ -230,7 +236,7 @@ inline TopSet cut(DrawRow row, TopSet set, uint measure, float target, uint tid,
 // Draws a token into the token slot: temperature, then top-k, top-p, min-p as lily-engine's sampler orders and
 // defines them, sets exact with ties to the lower id. The draw is the arg-max of logit / temperature + Gumbel noise,
 // which has the softmax's distribution; the noise of an id is word 0 of philox((id, position, 0, 0), seed), so a
-// token depends on logits, parameters and position alone. An id of UINT_MAX says that all logits are NaN.
+// token depends on logits, parameters and position alone. An id of UINT_MAX says that a logit is not finite.
 //
 // Behind argmax_blocks, in argmax_final's place. Grid: (1, tokens); threadgroup 512.
 // logits [tokens, vocab] f32; best_logits, best_ids [tokens, blocks]; params [tokens]; positions [tokens]: of the

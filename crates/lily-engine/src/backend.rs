@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod gpu;
 pub mod reference;
 
+pub use lily_gpu::{Chosen, Draw};
 use lily_model::ModelConfig;
 
 /// Names a sequence inside its backend.
@@ -166,6 +167,28 @@ pub trait Backend: Send {
     /// Appends one token to each of several different sequences and replaces `out` by their logits,
     /// `[batch.len(), vocab]`.
     fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError>;
+
+    /// Most sequences of a [`decode_run`](Backend::decode_run); 0: this backend leaves the choice to the host.
+    fn most_drawn(&self) -> usize {
+        0
+    }
+
+    /// Appends one token to each of several different sequences and then what the device chooses, for up to `steps` steps.
+    ///
+    /// `each` gets what a step has chosen and says whether another one is wanted. The next step may be under way by then:
+    /// it is finished after `false`, and `each` called for it too. So every sequence grows by a token for each call of
+    /// `each`, and what the last call brings is not appended. Ids from `valid` on are never chosen. A sequence without
+    /// a draw gives its logits instead; then `steps` is 1.
+    fn decode_run(
+        &mut self,
+        _batch: &[(SequenceId, u32)],
+        _draws: &[Option<Draw>],
+        _steps: usize,
+        _valid: usize,
+        _each: &mut dyn FnMut(Chosen<'_>) -> bool,
+    ) -> Result<(), BackendError> {
+        Err(BackendError::Device(format!("backend {} does not choose tokens", self.name())))
+    }
 
     /// A copy of the sequence's state.
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError>;

@@ -12,8 +12,8 @@ pub mod timeline;
 pub mod validate;
 
 pub use backend::{
-    Backend, BackendError, Interrupt, Logits, MemoryFigures, PAGE, SequenceId, Snapshot, cpu::CpuBackend,
-    gpu::GpuBackend, reference::ReferenceBackend,
+    Backend, BackendError, Chosen, Draw, Interrupt, Logits, MemoryFigures, PAGE, SequenceId, Snapshot,
+    cpu::CpuBackend, gpu::GpuBackend, reference::ReferenceBackend,
 };
 pub use cache::{CacheFigures, CacheOptions, CacheOutcome, CheckpointKind, DiskError, Mark};
 pub use constraint::{Constraint, ConstraintError, ConstraintHandle, TokenMask};

@@ -4,7 +4,7 @@
 //! penalties, temperature, top-k, top-p, min-p, draw. Sets are exact: top-k keeps exactly `k` tokens, top-p the
 //! smallest set that reaches its mass, and ties go to the lower id. Probabilities are computed in f64.
 
-mod penalties;
+pub(crate) mod penalties;
 mod rng;
 pub mod select;
 

@@ -27,5 +27,5 @@ pub mod synthetic;
 
 pub use device::{Device, DeviceFacts};
 pub use error::GpuError;
-pub use model::{GpuModel, GpuOptions, LoadReport, LogitsWanted};
-pub use plan::{Counters, ModelShape, Plan};
+pub use model::{Chosen, GpuModel, GpuOptions, LoadReport, LogitsWanted};
+pub use plan::{Counters, Draw, ModelShape, Plan};

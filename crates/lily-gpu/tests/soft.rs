@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use lily_gpu::{
-    GpuError, GpuModel, GpuOptions, LogitsWanted,
+    Chosen, Draw, GpuError, GpuModel, GpuOptions, LogitsWanted,
     device::soft::{SoftDevice, SoftOptions},
 };
 use lily_model::{Checkpoint, ModelWeights, reference::ReferenceModel};
@@ -179,12 +179,93 @@ fn ids_that_stay_on_the_device() {
         );
     }
     // Past 64 positions the attention's splits change, with other memory for them.
-    let steps = m.decode_greedy(&batch, 70, 1024).unwrap();
+    let steps = chosen(&mut m, &batch, &[Draw::GREEDY; 2], 70, 1024).unwrap();
     for (i, want) in want.iter().enumerate() {
         let got: Vec<u32> = steps.iter().map(|s| s[i]).collect();
         assert_eq!(&got, want, "sequence {i}");
     }
     assert_eq!(m.position(batch[0].0).unwrap(), 2 + 70);
+}
+
+/// Ids of a run, step by step.
+fn chosen(
+    m: &mut GpuModel,
+    batch: &[(u64, u32)],
+    draws: &[Draw],
+    steps: usize,
+    valid: usize,
+) -> Result<Vec<Vec<u32>>, GpuError> {
+    let mut all = Vec::new();
+    let draws: Vec<_> = draws.iter().copied().map(Some).collect();
+    m.decode_run(batch, &draws, steps, valid, &mut |chosen| {
+        all.push(chosen.ids.to_vec());
+        true
+    })?;
+    Ok(all)
+}
+
+/// Drawn tokens are those that the limits leave, the same in every batch, and each sequence's own; who stops finds the
+/// sequences where it was told.
+#[test]
+fn tokens_drawn_on_the_device() {
+    let Some(mut m) = model(weights(TINY), 11) else { return };
+    let warm = |seed| Draw { temperature: 0.9, top_p: 0.95, min_p: 0.0, top_k: 5, seed };
+    let draws = [warm(7), Draw::GREEDY, warm(u64::MAX - 3)];
+    let start = |m: &mut GpuModel, n: u32| {
+        let s = m.new_sequence(40).unwrap();
+        prefill(m, s, &[5, 700, 31 + n], 40);
+        s
+    };
+    let batch: Vec<(u64, u32)> = (0..3).map(|i| (start(&mut m, i), 80 + i)).collect();
+    let together = chosen(&mut m, &batch, &draws, 12, 1000).unwrap();
+    let mut out = Vec::new();
+    let (mut differ, vocab) = (0, m.config().vocab_size);
+    for i in 0..3 {
+        // By itself, in two runs.
+        let s = start(&mut m, i as u32);
+        let mut alone = chosen(&mut m, &[(s, batch[i].1)], &draws[i..=i], 5, 1000).unwrap();
+        alone.extend(chosen(&mut m, &[(s, alone[4][0])], &draws[i..=i], 7, 1000).unwrap());
+        let column: Vec<u32> = together.iter().map(|ids| ids[i]).collect();
+        assert_eq!(alone.concat(), column, "sequence {i}");
+        // Against the logits.
+        let s = start(&mut m, i as u32);
+        let mut token = batch[i].1;
+        for &id in &column {
+            m.decode(&[(s, token)], &mut out).unwrap();
+            let row = &out[..1000.min(vocab)];
+            let ahead = row.iter().filter(|&&l| l > row[id as usize]).count();
+            assert!(
+                ahead < if draws[i] == Draw::GREEDY { 1 } else { 5 },
+                "sequence {i}: {ahead} are likelier"
+            );
+            differ += usize::from(ahead > 0);
+            token = id;
+        }
+    }
+    assert!(differ > 0, "nothing but the likeliest was ever drawn");
+    let mut calls = 0;
+    let position = m.position(batch[0].0).unwrap();
+    m.decode_run(&[(batch[0].0, 3)], &[Some(warm(1))], 20, 1000, &mut |_| {
+        calls += 1;
+        calls < 4
+    })
+    .unwrap();
+    assert_eq!((calls, m.position(batch[0].0).unwrap()), (5, position + 5), "one step was under way");
+
+    // One of a batch is chosen by the host: its logits are those of a step by itself.
+    let [a, b] = [0, 1].map(|n| start(&mut m, n));
+    let mut logits = Vec::new();
+    m.decode_run(&[(a, 9), (b, 9)], &[Some(warm(1)), None], 1, 1000, &mut |chosen| {
+        logits = chosen.logits.to_vec();
+        true
+    })
+    .unwrap();
+    let alone = start(&mut m, 1);
+    m.decode(&[(alone, 9)], &mut out).unwrap();
+    assert_eq!((logits.len(), max_diff(&logits, &out) <= 1e-3), (vocab, true));
+    let mut none = |_: Chosen<'_>| true;
+    let refused = m.decode_run(&[(a, 9), (b, 9)], &[Some(warm(1)), None], 2, 1000, &mut none);
+    assert!(matches!(refused, Err(GpuError::BadChunk { found: 2, most: 1 })));
 }
 
 /// Caches that grow keep what they hold; a batch equals single sequences; a snapshot restored continues bit for bit.
@@ -306,8 +387,10 @@ fn bad_calls_are_errors() {
     assert!(matches!(m.decode(&[], &mut out), Err(GpuError::BadChunk { .. })));
     assert!(matches!(m.decode(&[(s, 1), (s, 2)], &mut out), Err(GpuError::BadChunk { .. })));
     assert!(matches!(m.decode(&[(99, 1)], &mut out), Err(GpuError::UnknownSequence(99))));
-    assert!(matches!(m.decode_greedy(&[(s, 1)], 11, 1024), Err(GpuError::Full { asked: 11, .. })));
-    assert!(matches!(m.decode_greedy(&[(s, 1)], 1, 1025), Err(GpuError::BadToken { .. })));
+    let greedy = [Draw::GREEDY];
+    assert!(matches!(chosen(&mut m, &[(s, 1)], &greedy, 11, 1024), Err(GpuError::Full { asked: 11, .. })));
+    assert!(matches!(chosen(&mut m, &[(s, 1)], &greedy, 1, 1025), Err(GpuError::BadToken { .. })));
+    assert!(matches!(chosen(&mut m, &[(s, 1)], &[], 1, 9), Err(GpuError::BadChunk { .. })));
     m.prefill(s, &[1; 9], last, &mut out).unwrap();
 
     let good = m.snapshot(s).unwrap();

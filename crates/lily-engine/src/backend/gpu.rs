@@ -3,7 +3,7 @@
 use lily_gpu::{GpuError, GpuModel, LogitsWanted};
 use lily_model::ModelConfig;
 
-use super::{Backend, BackendError, Logits, MemoryFigures, SequenceId, Snapshot};
+use super::{Backend, BackendError, Chosen, Draw, Logits, MemoryFigures, SequenceId, Snapshot};
 
 /// Version of the layout of snapshots, behind the device's name; `lily-gpu` writes and checks what is inside.
 const VERSION: u32 = 1;
@@ -49,6 +49,16 @@ fn convert(error: GpuError, capacity: usize) -> BackendError {
         },
         other => BackendError::Device(other.to_string()),
     }
+}
+
+/// A batch in which no sequence occurs twice.
+fn different(batch: &[(SequenceId, u32)]) -> Result<Vec<(u64, u32)>, BackendError> {
+    for (i, &(id, _)) in batch.iter().enumerate() {
+        if batch[..i].iter().any(|b| b.0 == id) {
+            return Err(BackendError::Device(format!("{id:?} occurs twice in a decode batch")));
+        }
+    }
+    Ok(batch.iter().map(|&(s, t)| (s.0, t)).collect())
 }
 
 impl Backend for GpuBackend {
@@ -98,13 +108,22 @@ impl Backend for GpuBackend {
     }
 
     fn decode(&mut self, batch: &[(SequenceId, u32)], out: &mut Vec<f32>) -> Result<(), BackendError> {
-        for (i, &(id, _)) in batch.iter().enumerate() {
-            if batch[..i].iter().any(|b| b.0 == id) {
-                return Err(BackendError::Device(format!("{id:?} occurs twice in a decode batch")));
-            }
-        }
-        let batch: Vec<(u64, u32)> = batch.iter().map(|&(s, t)| (s.0, t)).collect();
-        self.model.decode(&batch, out).map_err(|e| convert(e, 0))
+        self.model.decode(&different(batch)?, out).map_err(|e| convert(e, 0))
+    }
+
+    fn most_drawn(&self) -> usize {
+        self.model.most_drawn()
+    }
+
+    fn decode_run(
+        &mut self,
+        batch: &[(SequenceId, u32)],
+        draws: &[Option<Draw>],
+        steps: usize,
+        valid: usize,
+        each: &mut dyn FnMut(Chosen<'_>) -> bool,
+    ) -> Result<(), BackendError> {
+        self.model.decode_run(&different(batch)?, draws, steps, valid, each).map_err(|e| convert(e, 0))
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {

@@ -8,10 +8,10 @@ use std::{
 
 use super::queue::{Job, Sink, interrupted};
 use crate::{
-    backend::{BackendError, Interrupt},
+    backend::{BackendError, Draw, Interrupt},
     cache::Mark,
     request::{CancelFlag, EngineError, Event, FinishReason, GenerateRequest, Stats},
-    sampling::{SampleError, Sampler},
+    sampling::{SampleError, Sampled, Sampler, penalties},
     timeline::{self, Timeline},
 };
 
@@ -85,6 +85,23 @@ pub enum Phase {
     Decode,
 }
 
+/// How a device may choose the tokens of a request. The host has to where history, a constraint or log-probabilities
+/// come in.
+fn draw(request: &GenerateRequest) -> Option<Draw> {
+    let p = &request.sampling;
+    let cold = p.temperature > 0.0 && p.temperature < Draw::COLDEST;
+    if cold || penalties::any(p) || request.constraint.is_some() || request.logprobs.is_some() {
+        return None;
+    }
+    Some(Draw {
+        temperature: p.temperature,
+        top_p: p.top_p,
+        min_p: p.min_p,
+        top_k: p.top_k.try_into().unwrap_or(u32::MAX),
+        seed: p.seed,
+    })
+}
+
 /// A generation that runs.
 pub struct Generation {
     pub request: GenerateRequest,
@@ -106,6 +123,8 @@ pub struct Generation {
     /// Position of the deepest checkpoint of its tokens.
     pub saved: usize,
     sampler: Sampler,
+    /// How the device may choose its tokens; `None`: it takes the host to do it.
+    pub draw: Option<Draw>,
     most: usize,
     pub stats: Stats,
     started: Instant,
@@ -125,6 +144,7 @@ impl Generation {
                 setting.valid_vocab,
                 request.logprobs,
             ),
+            draw: draw(&request),
             most: request.max_tokens.unwrap_or(setting.context_limit.saturating_sub(prompt)),
             stats: Stats {
                 prompt_tokens: prompt,
@@ -214,17 +234,30 @@ impl Generation {
         if self.stats.completion_tokens >= self.most {
             return finished(FinishReason::Length);
         }
-        let sampled = match self.sampler.sample_within(logits, self.request.constraint.as_ref()) {
-            Ok(sampled) => sampled,
+        match self.sampler.sample_within(logits, self.request.constraint.as_ref()) {
+            Ok(sampled) => self.deliver(sampled),
             Err(SampleError::NonFinite) => {
                 let position = self.position().saturating_sub(1);
-                return Some(BackendError::NonFinite { position }.into());
+                Some(BackendError::NonFinite { position }.into())
             }
-            Err(error @ SampleError::Shape { .. }) => {
-                return Some(BackendError::Device(error.to_string()).into());
-            }
-            Err(SampleError::Constraint(error)) => return Some(BackendError::Constraint(error).into()),
-        };
+            Err(error @ SampleError::Shape { .. }) => Some(BackendError::Device(error.to_string()).into()),
+            Err(SampleError::Constraint(error)) => Some(BackendError::Constraint(error).into()),
+        }
+    }
+
+    /// Takes a token that the device has chosen; otherwise as [`accept`](Self::accept).
+    pub fn accept_drawn(&mut self, id: u32) -> Option<Outcome> {
+        self.deliver(Sampled { id, logprobs: None })
+    }
+
+    /// Steps that it may take at once: tokens it may still deliver, and room of its sequence.
+    pub fn most_steps(&self, setting: &Setting) -> usize {
+        let room = self.capacity(setting).saturating_sub(self.position());
+        self.most.saturating_sub(self.stats.completion_tokens).min(room).max(1)
+    }
+
+    fn deliver(&mut self, sampled: Sampled) -> Option<Outcome> {
+        let finished = |reason| Some(Outcome::Finished(reason));
         self.stats.completion_tokens += 1;
         let id = sampled.id;
         if self.request.stop_tokens.contains(&id) {

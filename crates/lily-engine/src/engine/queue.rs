@@ -160,6 +160,16 @@ impl Queue {
         }
     }
 
+    /// Whether [`take`](Self::take) would have something to tell at once.
+    pub fn wants_attention(&self) -> bool {
+        let state = self.lock();
+        let now = Instant::now();
+        state.stopped
+            || state.woken
+            || (state.running < self.slots && !state.waiting.is_empty())
+            || state.waiting.iter().any(|j| j.interrupted(now).is_some())
+    }
+
     /// Makes a waiting engine thread look around.
     pub fn wake(&self) {
         self.lock().woken = true;

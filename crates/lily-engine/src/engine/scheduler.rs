@@ -1,9 +1,12 @@
 //! The engine thread: many generations, one backend.
 //!
-//! A round is one decode call for all sequences that wait for a token, then at most one chunk of one prompt, so a long
+//! A round is one decode call for all sequences that wait for a token (a run of steps where nothing else waits and the
+//! device chooses the tokens itself), then at most one chunk of one prompt, so a long
 //! prompt never holds up a running answer for longer than a chunk takes; while answers run, chunks are made so short that
 //! this is about [`Setting::slice`]. Among prompts the one that is done soonest goes first, and every fourth chunk is the
 //! oldest one's, so that no prompt waits for ever.
+
+mod decode;
 
 use std::{
     any::Any,
@@ -21,7 +24,7 @@ use crate::{
     cache::{CacheOutcome, CheckpointKind, Found, PrefixCache},
     figures::EngineFigures,
     request::{EngineError, FinishReason},
-    timeline::{Timeline, check_rows},
+    timeline::Timeline,
 };
 
 /// Of so many chunks one is the oldest prompt's.
@@ -256,54 +259,6 @@ impl Scheduler {
                         .any(|m| m.position <= usable && m.position >= position + WORTH_WAITING)
                 },
             )
-    }
-
-    /// One token for every sequence that waits for one.
-    fn decode(&mut self) -> Result<(), Unusable> {
-        let batch: Vec<(usize, SequenceId, u32)> = (self.running.iter().enumerate())
-            .filter(|(_, g)| g.phase == Phase::Decode)
-            .filter_map(|(i, g)| Some((i, g.timeline.as_ref()?.sequence, g.next?)))
-            .collect();
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<(SequenceId, u32)> = batch.iter().map(|&(_, s, t)| (s, t)).collect();
-        let started = Instant::now();
-        let logits = &mut self.logits;
-        let result = Self::call(self.backend.as_mut(), |b| {
-            // Not cleared before: that would only be filled again, a megabyte a sequence.
-            b.decode(&rows, logits)?;
-            check_rows(b, logits, rows.len())
-        });
-        match result {
-            Ok(()) => self.figures.decoded(batch.len(), started.elapsed().as_secs_f64()),
-            Err(error) if batch.len() == 1 => return self.fail(batch[0].0, error),
-            Err(error) => {
-                // Which of them it was is not known. Computed again, each by itself, only that one fails again.
-                tracing::warn!(%error, sequences = batch.len(), "a batch failed; its sequences are computed again");
-                for &(i, ..) in &batch {
-                    if let Some(timeline) = self.running[i].restart() {
-                        self.free(timeline.sequence)?;
-                    }
-                }
-                return Ok(());
-            }
-        }
-        let vocab = self.backend.config().vocab_size;
-        let mut ended = Vec::new();
-        for (row, &(i, _, token)) in self.logits.chunks_exact(vocab).zip(&batch) {
-            let generation = &mut self.running[i];
-            generation.next = None;
-            if let Some(timeline) = &mut generation.timeline {
-                timeline.tokens.push(token);
-            }
-            ended.extend(generation.accept(row).map(|outcome| (i, outcome)));
-        }
-        // From the last on, so that the numbers before stay right.
-        for (i, outcome) in ended.into_iter().rev() {
-            self.end(i, outcome)?;
-        }
-        Ok(())
     }
 
     /// The prompt whose chunk is next.

@@ -13,8 +13,8 @@ use std::{
 };
 
 use lily_engine::{
-    Backend, BackendError, CancelFlag, Engine, EngineError, Event, FinishReason, GenerateRequest, Interrupt,
-    Logits, MemoryFigures, PAGE, SamplingParams, SequenceId, Snapshot, Stats,
+    Backend, BackendError, CancelFlag, Chosen, Draw, Engine, EngineError, Event, FinishReason,
+    GenerateRequest, Interrupt, Logits, MemoryFigures, PAGE, SamplingParams, SequenceId, Snapshot, Stats,
 };
 use lily_model::{LayerType, ModelConfig};
 
@@ -25,6 +25,8 @@ pub struct Log {
     pub decodes: usize,
     /// Sequences of each decode call.
     pub batches: Vec<usize>,
+    /// Steps of each run of steps.
+    pub runs: Vec<usize>,
     pub live: usize,
     pub dropped: bool,
     /// Time spent inside the backend.
@@ -49,6 +51,8 @@ pub struct Scripted {
     /// Time a token of a chunk takes.
     pub token_delay: Duration,
     pub max_chunk: usize,
+    /// Most sequences whose tokens it chooses itself.
+    pub most_drawn: usize,
     /// Meeting this token causes the trouble.
     pub trouble: Option<(u32, Trouble)>,
     pub panic_in_free: bool,
@@ -79,6 +83,7 @@ impl Scripted {
             delay: Duration::ZERO,
             token_delay: Duration::ZERO,
             max_chunk: 1 << 20,
+            most_drawn: 0,
             trouble: None,
             panic_in_free: false,
             forget_snapshots: false,
@@ -115,6 +120,21 @@ impl Scripted {
             Trouble::Error => Err(BackendError::Device("scripted error".into())),
             Trouble::NaN => Ok(()),
         }
+    }
+
+    /// The device's choice after a step: the largest logit, or one of the valid ids by seed and position.
+    fn chosen(&self, id: SequenceId, draw: Draw, valid: usize) -> Result<u32, BackendError> {
+        let mut row = Vec::new();
+        self.row(id, &mut row);
+        let position = self.sequences[&id].0.len() - 1;
+        if row.iter().any(|x| !x.is_finite()) {
+            return Err(BackendError::NonFinite { position });
+        }
+        if draw.temperature == 0.0 {
+            return Ok(lily_engine::argmax(&row[..valid]).unwrap() as u32);
+        }
+        let x = (draw.seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (position as u64) << 7;
+        Ok((x.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 33) as u32 % valid as u32)
     }
 
     fn row(&self, id: SequenceId, out: &mut Vec<f32>) {
@@ -226,6 +246,55 @@ impl Backend for Scripted {
             self.row(sequence, out);
         }
         self.log.lock().unwrap().busy += started.elapsed();
+        Ok(())
+    }
+    fn most_drawn(&self) -> usize {
+        self.most_drawn
+    }
+    /// Always a step ahead, as a device is.
+    fn decode_run(
+        &mut self,
+        batch: &[(SequenceId, u32)],
+        draws: &[Option<Draw>],
+        steps: usize,
+        valid: usize,
+        each: &mut dyn FnMut(Chosen<'_>) -> bool,
+    ) -> Result<(), BackendError> {
+        assert!(batch.len() <= self.most_drawn && draws.len() == batch.len() && steps > 0);
+        assert!(steps == 1 || !draws.contains(&None));
+        let mut tokens: Vec<u32> = batch.iter().map(|row| row.1).collect();
+        let mut before: Option<Vec<u32>> = None;
+        self.log.lock().unwrap().runs.push(0);
+        for _ in 0..steps {
+            {
+                let mut log = self.log.lock().unwrap();
+                log.decodes += 1;
+                log.batches.push(batch.len());
+                *log.runs.last_mut().unwrap() += 1;
+            }
+            thread::sleep(self.delay);
+            let mut logits = Vec::new();
+            for (i, &(sequence, _)) in batch.iter().enumerate() {
+                self.append(sequence, &[tokens[i]])?;
+                tokens[i] = match draws[i] {
+                    Some(draw) => self.chosen(sequence, draw, valid)?,
+                    None => {
+                        self.row(sequence, &mut logits);
+                        u32::MAX
+                    }
+                };
+            }
+            if steps == 1 {
+                each(Chosen { ids: &tokens, logits: &logits });
+                return Ok(());
+            }
+            if let Some(ids) = before.replace(tokens.clone())
+                && !each(Chosen { ids: &ids, logits: &[] })
+            {
+                break;
+            }
+        }
+        each(Chosen { ids: &before.unwrap(), logits: &[] });
         Ok(())
     }
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, BackendError> {

@@ -2,8 +2,8 @@
 
 mod cache;
 mod check;
-mod greedy;
 mod load;
+mod run;
 mod snapshot;
 mod step;
 #[cfg(test)]
@@ -18,6 +18,7 @@ use lily_model::{ModelConfig, ModelWeights};
 
 pub use load::LoadReport;
 pub(crate) use load::{rotary_rates, tensors};
+pub use run::Chosen;
 
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},

@@ -7,7 +7,7 @@ use crate::{
     device::{PlanHandle, Region, Ticket},
     error::{GpuError, Result},
     plan::{
-        BufferKind, BufferSpec, DecodeShape, Head, Ids, Plan, PrefillHead, PrefillShape,
+        BufferKind, BufferSpec, DecodeShape, Draw, Head, Ids, Plan, PrefillHead, PrefillShape,
         decode::InputLayout,
         decode_plan,
         prefill::PrefillInputs,
@@ -62,7 +62,7 @@ impl GpuModel {
                 LogitsWanted::Last if last => Head::Logits,
                 _ => Head::None,
             };
-            let ticket = self.submit(&[(sequence, token)], Ids::Input, head)?;
+            let ticket = self.submit(&[(sequence, token)], Ids::Input, head, &[])?;
             if last || head == Head::Logits {
                 self.device.wait(ticket)?;
             }
@@ -118,7 +118,7 @@ impl GpuModel {
         self.check_batch(batch)?;
         out.clear();
         for part in batch.chunks(MAX_BATCH) {
-            let ticket = self.submit(part, Ids::Input, Head::Logits)?;
+            let ticket = self.submit(part, Ids::Input, Head::Logits, &[])?;
             self.device.wait(ticket)?;
             self.read_logits(part.len(), out)?;
         }
@@ -155,8 +155,14 @@ impl GpuModel {
     }
 
     /// Starts a step; the sequences have moved on and count as poisoned until [`GpuModel::healthy`] says otherwise.
-    /// With ids from the token slots the batch's tokens are ignored.
-    pub(super) fn submit(&mut self, batch: &[(u64, u32)], ids: Ids, head: Head) -> Result<Ticket> {
+    /// With ids from the token slots the batch's tokens are ignored. `draws`: for [`Head::Drawn`] alone.
+    pub(super) fn submit(
+        &mut self,
+        batch: &[(u64, u32)],
+        ids: Ids,
+        head: Head,
+        draws: &[Draw],
+    ) -> Result<Ticket> {
         let mut positions = Vec::with_capacity(batch.len());
         let mut slots = Vec::with_capacity(batch.len());
         for &(sequence, _) in batch {
@@ -166,7 +172,12 @@ impl GpuModel {
         }
         let plan = self.plan(PlanKey::Decode(self.step_shape(&positions, ids, head)))?;
         let tokens: Vec<u32> = batch.iter().map(|b| b.1).collect();
-        let inputs = InputLayout::new(batch.len()).encode(&tokens, &positions, &slots);
+        let layout = match head {
+            Head::Drawn { .. } => InputLayout::drawing(batch.len()),
+            _ => InputLayout::new(batch.len()),
+        };
+        let mut inputs = layout.encode(&tokens, &positions, &slots);
+        layout.encode_draws(draws, &mut inputs);
         for &(sequence, _) in batch {
             if let Some(s) = self.sequences.get_mut(&sequence) {
                 s.position += 1;

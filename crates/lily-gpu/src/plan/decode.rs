@@ -42,6 +42,52 @@ pub enum Head {
         /// Ids below this may be chosen.
         valid: usize,
     },
+    /// The same with ids drawn as the [`Draw`]s of the submission say.
+    Drawn {
+        /// The row.
+        slot: usize,
+        /// Ids below this may be chosen.
+        valid: usize,
+    },
+}
+
+/// How the device chooses a sequence's next token: `DrawParams` of sample.metal. Ids are below 2^32 and the order of the
+/// limits is temperature, top-k, top-p, min-p.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    /// 0: the most likely token; otherwise at least [`Draw::COLDEST`].
+    pub temperature: f32,
+    /// Keep the smallest set whose probability reaches this; 1: all.
+    pub top_p: f32,
+    /// Drop tokens less likely than this times the most likely one; 0: none.
+    pub min_p: f32,
+    /// Keep so many of the most likely; 0: all.
+    pub top_k: u32,
+    /// A token drawn depends on this, its position, the logits and the limits alone.
+    pub seed: u64,
+}
+
+impl Draw {
+    /// The most likely token.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: 0 };
+
+    /// Least temperature above 0: logits divided by less may be beyond f32.
+    pub const COLDEST: f32 = 1e-3;
+
+    /// Bytes on the device.
+    const BYTES: usize = 24;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let words = [
+            self.temperature.to_bits(),
+            self.top_p.to_bits(),
+            self.min_p.to_bits(),
+            self.top_k,
+            self.seed as u32,
+            (self.seed >> 32) as u32,
+        ];
+        bytemuck::cast(words)
+    }
 }
 
 /// Everything besides the model that a decode plan depends on.
@@ -78,25 +124,32 @@ impl DecodeShape {
     }
 }
 
-/// Where a step's inputs lie in the input buffer: ids, positions and slots, u32 each.
+/// Where a step's inputs lie in the input buffer: ids, positions and slots, u32 each, and how tokens are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InputLayout {
     /// Bytes of one of the three lists; they follow each other.
     pub list: usize,
+    /// Bytes of the draws behind them; 0 where nothing is drawn.
+    pub draws: usize,
 }
 
 impl InputLayout {
     /// For a batch of `tokens`.
     pub fn new(tokens: usize) -> Self {
-        Self { list: (tokens * U32).next_multiple_of(16) }
+        Self { list: (tokens * U32).next_multiple_of(16), draws: 0 }
+    }
+
+    /// For a batch whose step ends with [`Head::Drawn`].
+    pub fn drawing(tokens: usize) -> Self {
+        Self { draws: tokens * Draw::BYTES, ..Self::new(tokens) }
     }
 
     /// Bytes of the buffer.
     pub fn bytes(&self) -> usize {
-        3 * self.list
+        3 * self.list + self.draws
     }
 
-    /// The buffer's content.
+    /// The buffer's content; the draws are to follow ([`encode_draws`](Self::encode_draws)).
     pub fn encode(&self, ids: &[u32], positions: &[u32], slots: &[u32]) -> Vec<u8> {
         let mut out = vec![0u8; self.bytes()];
         for (i, list) in [ids, positions, slots].into_iter().enumerate() {
@@ -104,6 +157,13 @@ impl InputLayout {
             out[i * self.list..][..bytes.len()].copy_from_slice(bytes);
         }
         out
+    }
+
+    /// Writes the draws into the buffer's content.
+    pub fn encode_draws(&self, draws: &[Draw], out: &mut [u8]) {
+        for (to, draw) in out[3 * self.list..].chunks_exact_mut(Draw::BYTES).zip(draws) {
+            to.copy_from_slice(&draw.encode());
+        }
     }
 }
 
@@ -141,6 +201,7 @@ pub fn decode_plan(model: &ModelShape, shape: &DecodeShape) -> Plan {
         Head::None => "no logits",
         Head::Logits => "logits",
         Head::Greedy { .. } => "greedy",
+        Head::Drawn { .. } => "drawn",
     };
     d.b.finish(format!("decode of {} tokens, {head}", shape.tokens))
 }
@@ -152,6 +213,7 @@ struct Decode<'a> {
     ids: View,
     positions: View,
     slots: View,
+    draws: View,
     residual: View,
     mixed: View,
     routed: View,
@@ -162,11 +224,15 @@ impl<'a> Decode<'a> {
     fn new(m: &'a ModelShape, s: DecodeShape) -> Self {
         let c = &m.config;
         let mut b = PlanBuilder::new();
-        let layout = InputLayout::new(s.tokens);
+        let layout = match s.head {
+            Head::Drawn { .. } => InputLayout::drawing(s.tokens),
+            _ => InputLayout::new(s.tokens),
+        };
         let inputs = b.buffer("inputs", layout.bytes(), BufferKind::Input);
         let list =
             |i: usize| View { offset: (i * layout.list) as u64, len: (s.tokens * U32) as u64, ..inputs };
         let (mut ids, positions, slots) = (list(0), list(1), list(2));
+        let draws = View { offset: 3 * layout.list as u64, len: layout.draws as u64, ..inputs };
         if let Ids::Slot(row) = s.ids {
             ids = token_slots(&mut b, s.tokens, row);
         }
@@ -177,7 +243,7 @@ impl<'a> Decode<'a> {
         let mixed = scratch("mixed", c.gdn_value_width().max(attention));
         let routed = scratch("routed", c.num_experts + 1 + 2 * c.shared_expert_intermediate_size);
         let hidden = scratch("experts", c.num_experts_per_tok * c.moe_intermediate_size);
-        Self { b, m, s, ids, positions, slots, residual, mixed, routed, hidden }
+        Self { b, m, s, ids, positions, slots, draws, residual, mixed, routed, hidden }
     }
 
     /// `floats` values a token of a view that may be larger.
@@ -416,7 +482,7 @@ impl<'a> Decode<'a> {
         let gain = self.vector("model.norm.weight".into(), hidden);
         let lm_head = [self.m.dense("lm_head", vocab, hidden)];
         self.project("lm_head".into(), self.residual, Some(gain), logits, &lm_head);
-        let Head::Greedy { slot, valid } = self.s.head else { return };
+        let (Head::Greedy { slot, valid } | Head::Drawn { slot, valid }) = self.s.head else { return };
 
         let blocks = valid.div_ceil(ARGMAX_BLOCK);
         let best_logits = self.b.buffer("best_logits", t * blocks * F32, BufferKind::Scratch);
@@ -435,6 +501,19 @@ impl<'a> Decode<'a> {
             .inline("shape", "ArgmaxShape", shape.clone())
             .run([blocks, t, 1], 256);
         let ids = token_slots(&mut self.b, t, slot);
+        if matches!(self.s.head, Head::Drawn { .. }) {
+            self.b
+                .op("draw", "draw")
+                .read("logits", "float", logits, t * valid * F32)
+                .read_all("best_logits", "float", best_logits)
+                .read_all("best_ids", "uint", best_ids)
+                .read_all("params", "DrawParams", self.draws)
+                .read_all("positions", "uint", self.positions)
+                .write("ids", "uint", ids, t * U32)
+                .inline("shape", "ArgmaxShape", shape)
+                .run([1, t, 1], 512);
+            return;
+        }
         self.b
             .op("argmax.final", "argmax_final")
             .read_all("best_logits", "float", best_logits)

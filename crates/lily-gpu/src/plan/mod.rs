@@ -17,7 +17,7 @@ pub use ablation::{Ablation, decode_ablations, prefill_ablations};
 pub use bind::{BoundArg, BoundOp, bind};
 pub use build::{OpBuilder, PlanBuilder};
 pub use counters::{Counters, Floor};
-pub use decode::{DecodeShape, Head, Ids, decode_plan};
+pub use decode::{DecodeShape, Draw, Head, Ids, decode_plan};
 pub use prefill::{PrefillHead, PrefillShape, prefill_plan};
 pub use ranges::RangeSet;
 pub use report::report;

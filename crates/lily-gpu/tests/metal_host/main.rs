@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use driver::{Log, SoftDriver};
 use lily_gpu::{
-    Device, GpuModel, GpuOptions, LogitsWanted,
+    Chosen, Device, Draw, GpuModel, GpuOptions, LogitsWanted,
     device::{
         DeviceBuffer, Region, Ticket,
         metal::MetalDevice,
@@ -79,7 +79,12 @@ fn a_model(metal: MetalDevice<SoftDriver>, log: &Mutex<Log>, least: u64) {
         all.append(&mut out);
         m.decode(&[(b, 12), (a, 499)], &mut out).unwrap();
         all.append(&mut out);
-        let ids = m.decode_greedy(&[(a, 3), (b, 8)], 9, 490).unwrap();
+        let mut ids = Vec::new();
+        let mut each = |step: Chosen<'_>| {
+            ids.push(step.ids.to_vec());
+            true
+        };
+        m.decode_run(&[(a, 3), (b, 8)], &[Some(Draw::GREEDY); 2], 9, 490, &mut each).unwrap();
         m.decode(&[(a, ids[8][0])], &mut out).unwrap();
         all.append(&mut out);
         (all.iter().map(|x| x.to_bits()).collect::<Vec<u32>>(), ids)

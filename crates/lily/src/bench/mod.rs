@@ -188,7 +188,7 @@ fn check(args: &BenchArgs) -> Result<()> {
 /// Nothing longer than what the model was made for.
 fn check_contexts(args: &BenchArgs, most: usize) -> Result<()> {
     for (tokens, decode) in schedule(args) {
-        let decoded = if decode { args.decode_tokens } else { 0 };
+        let decoded = if decode { measure::WARM + args.decode_tokens } else { 0 };
         if tokens.saturating_add(decoded) > most {
             bail!("{tokens} prompt tokens and {decoded} to decode; the model was made for at most {most}");
         }
