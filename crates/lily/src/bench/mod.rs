@@ -126,8 +126,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     eprintln!("{}: ready on {} after {:.1} s", subject.name, backend.name(), started.elapsed().as_secs_f64());
 
     let saved = args.saved.as_deref().map(|dir| Saved::new(dir, &subject.name)).transpose()?;
-    let mut report = Report::new(&subject.name, backend.name(), threads, args.batch, measure_floor(threads));
-    println!("{}", report.floor);
+    let floor = (backend.name() == "cpu").then(|| measure_floor(threads));
+    let mut report = Report::new(&subject.name, backend.name(), threads, args.batch, floor);
+    if let Some(floor) = &report.floor {
+        println!("{floor}");
+    }
     for (tokens, decode) in schedule(args) {
         let runs: Vec<Measured> = (0..args.repeats)
             .map(|_| {

@@ -85,8 +85,8 @@ pub struct Report {
     version: &'static str,
     threads: usize,
     batch: usize,
-    /// The machine's limits, measured in this run.
-    pub floor: Floor,
+    /// The processor's limits, measured in this run where it is what computes.
+    pub floor: Option<Floor>,
     results: Vec<Row>,
     /// Bytes in use at the end.
     pub memory: Memory,
@@ -125,7 +125,7 @@ fn median_and_range(mut rates: Vec<f64>) -> (f64, [f64; 2]) {
 
 impl Report {
     /// An empty report.
-    pub fn new(model: &str, device: &str, threads: usize, batch: usize, floor: Floor) -> Self {
+    pub fn new(model: &str, device: &str, threads: usize, batch: usize, floor: Option<Floor>) -> Self {
         Self {
             model: model.to_string(),
             device: device.to_string(),
@@ -146,7 +146,7 @@ impl Report {
         let rates = times.iter().map(|t| tokens as f64 / t.as_secs_f64()).collect();
         let (tok_s, range) = median_and_range(rates);
         let gflops = operations / (tokens as f64 / tok_s) / 1e9;
-        let peak = self.floor.int8_gops.or(self.floor.f32_gflops);
+        let peak = self.floor.as_ref().and_then(|f| f.int8_gops.or(f.f32_gflops));
         let share_of_peak = peak.map(|p| gflops / p);
         println!(
             "prefill {tokens:>7}  {tok_s:>9.1} tok/s  {gflops:>8.1} GFLOP/s{}",
@@ -162,11 +162,11 @@ impl Report {
         let (tok_s, range) = median_and_range(rates);
         let ms = 1e3 * batch as f64 / tok_s;
         let gbps = (batch == 1).then(|| bytes.total() as f64 * tok_s / 1e9);
-        let share_of_floor = gbps.map(|g| g / self.floor.read_gbps);
+        let share_of_floor = gbps.zip(self.floor.as_ref()).map(|(g, floor)| g / floor.read_gbps);
         println!(
-            "decode  {context:>7}  {tok_s:>9.2} tok/s  {ms:>8.2} ms/step{}",
-            gbps.zip(share_of_floor)
-                .map_or(String::new(), |(g, s)| format!("  {g:.1} GB/s, {:.1} % of the floor", 100.0 * s))
+            "decode  {context:>7}  {tok_s:>9.2} tok/s  {ms:>8.2} ms/step{}{}",
+            gbps.map_or(String::new(), |g| format!("  {g:.1} GB/s")),
+            share_of_floor.map_or(String::new(), |s| format!(", {:.1} % of the floor", 100.0 * s))
         );
         self.results.push(Row::Decode {
             context,
