@@ -56,6 +56,8 @@ DEVICE void barrier_wait(u64* b, u32 parity) {
       "r"(parity)
       : "memory");
 }
+// Orders what this thread knows to have been read or written before what the copy engine writes from now on.
+DEVICE void copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Copies bytes (a multiple of 16, both ends aligned to 16) to shared memory; the barrier counts them.
 DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* b) {
   asm volatile(
@@ -63,9 +65,8 @@ DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* b) {
       "l"(from), "r"(bytes), "r"(shared_address(b))
       : "memory");
 }
-// A barrier of some of the block's warps; and the part of those that do not wait.
+// A barrier of some of the block's warps.
 DEVICE void sync_some(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-DEVICE void arrive_some(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // ---- loads of what other kernels wrote: past the first-level cache
 

@@ -13,7 +13,7 @@ struct ProjectLaunch {
   Step step;
 };
 #define PROJECT_WARPS 16
-#define MOST_STAGES 12  // each has a hardware barrier, of which a block has 16
+#define MOST_STAGES 12
 #define MOST_TOKENS 8
 #define TILE_ROWS 16
 
@@ -55,8 +55,8 @@ template <u32 SLICES, bool NORM, bool ADD, bool MIXED>
 DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   constexpr u32 cols = SLICES * SLICE, threads = PROJECT_WARPS * 32, sets = PROJECT_WARPS / SLICES;
   constexpr u32 group_bytes = cols / GROUP * 2, tile_sums = SLICES * TILE_ROWS;
-  u64* full = (u64*)shared;
-  float* factors = (float*)(full + 2 * MOST_STAGES);  // [MOST_TOKENS]
+  u64 *full = (u64*)shared, *empty = full + MOST_STAGES;
+  float* factors = (float*)(empty + MOST_STAGES);  // [MOST_TOKENS]
   float* parts = factors + MOST_TOKENS;            // [MOST_TOKENS][PROJECT_WARPS]
   u8* activations = shared + 1024;
   float* sums = (float*)(activations + (l.most_tokens * STAGED_BYTES(cols) + 127) / 128 * 128);
@@ -66,20 +66,19 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   u32 token0 = blockIdx.y * l.most_tokens, tokens = min(l.most_tokens, l.tokens - token0);
   if (threadIdx.x < l.stages) {
     barrier_init(full + threadIdx.x, 1);
+    barrier_init(empty + threadIdx.x, SLICES);
     barrier_fence();
   }
   __syncthreads();
 
-  // A stage is handed back through a barrier of hardware, by the warps that have read it. Another one stands between the start
-  // of a round's copies and its readers: so both orders rest on barriers of the block, beside the copies' own.
-  constexpr u32 HANDOVER = 2, HANDOVER_THREADS = (SLICES + 1) * 32, STARTED = 14;
+  // A stage is filled again when the warps that read it have handed it back.
   if (warp == PROJECT_WARPS) {
-    for (u32 base = l.stages; base < count; base += l.stages) {
-      for (u32 k = 0; k < min(l.stages, count - base); k++) {
-        sync_some(HANDOVER + k, HANDOVER_THREADS);
-        if (lane == 0) bring_tile<cols>(a, first + base + k, ring + k * l.stage_bytes, full + k);
-      }
-      arrive_some(STARTED, threads + 32);
+    if (lane) return;
+    for (u32 i = l.stages; i < count; i++) {
+      u32 k = i % l.stages;
+      barrier_wait(empty + k, (i / l.stages - 1) & 1);
+      copy_fence();
+      bring_tile<cols>(a, first + i, ring + k * l.stage_bytes, full + k);
     }
     return;
   }
@@ -139,7 +138,6 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
   u32 turn = 0;      // sums of one turn are written while those of the one before are read
   for (u32 base = 0, round = 0; base < count; base += l.stages, round++) {
     u32 n = min(l.stages, count - base);
-    if (base) sync_some(STARTED, threads + 32);
     for (u32 t = 0; t < tokens; t++) {
       float* turn_sums = sums + turn * l.stages * tile_sums;
       turn ^= 1;
@@ -159,7 +157,10 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
         float v = wide ? slice_product<true>(rows, cols, scales, biases, cols / GROUP, slice, x, lane)
                        : slice_product<false>(rows, cols / 2, scales, biases, cols / GROUP, slice, x, lane);
         if (lane % 4 < 2) turn_sums[k * tile_sums + slice * TILE_ROWS + lane % 4 * 8 + lane / 4] = v;
-        if (t + 1 == tokens && base + l.stages + k < count) arrive_some(HANDOVER + k, HANDOVER_THREADS);
+        if (t + 1 == tokens && base + l.stages + k < count) {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(empty + k);
+        }
       }
       // A thread for each row of the round.
       u32 row = threadIdx.x % TILE_ROWS, k = threadIdx.x / TILE_ROWS;
