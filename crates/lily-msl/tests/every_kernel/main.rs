@@ -51,7 +51,7 @@ macro_rules! kernel_tests {
 kernel_tests! {
     decode: project_with_norm_and_with_addition embedding_rows gdn_steps mixture_of_experts argmax_of_logits;
     decode_attention: rotation_is_exact_at_any_position attention_over_splits attention_over_fixed_blocks;
-    draw: sets_and_noise_are_exact temperature_zero_is_the_argmax_and_nothing_but_nan_is_said
+    draw: sets_and_noise_are_exact temperature_zero_is_the_argmax_and_what_is_not_finite_is_said
         draws_follow_the_distribution the_large_vocabulary;
     prefill_attention: causal_behind_a_prefix;
     prefill_gdn: chunks_continue_each_other every_decay_from_none_to_all;
