@@ -13,8 +13,9 @@ use std::{
 use common::{ask, generate, submit};
 use lily_cpu::CpuOptions;
 use lily_engine::{
-    Backend, BackendError, CacheOptions, CheckpointKind, CpuBackend, Engine, EngineOptions, FinishReason,
-    GenerateRequest, GpuBackend, Logits, ReferenceBackend, SamplingParams, SequenceId, Snapshot,
+    Backend, BackendError, CacheOptions, CheckpointKind, CpuBackend, Draw, Engine, EngineOptions,
+    FinishReason, GenerateRequest, GpuBackend, Logits, ReferenceBackend, SamplingParams, SequenceId,
+    Snapshot,
     cache::{Found, PrefixCache},
     evaluate,
 };
@@ -384,6 +385,54 @@ fn batches_equal_single_steps(subject: &Subject) {
     }
 }
 
+/// A run of steps chooses what its logits say, ends when it is told to, and counts its steps; who does not choose says so.
+fn runs_of_steps(subject: &Subject) {
+    let mut backend = (subject.make)();
+    let backend = backend.as_mut();
+    let vocab = backend.config().vocab_size;
+    let start = |b: &mut dyn Backend, n: u32| {
+        let id = b.new_sequence(40).unwrap();
+        prefill(b, id, &[3, 5, 7 + n]);
+        id
+    };
+    let batch: Vec<_> = (0..2).map(|n| (start(backend, n), 40 + n)).collect();
+    let draws = [Some(Draw::GREEDY); 2];
+    let mut steps: Vec<Vec<u32>> = Vec::new();
+    let result = backend.decode_run(&batch, &draws, 9, vocab, &mut |chosen| {
+        steps.push(chosen.ids.to_vec());
+        steps.len() < 4
+    });
+    if backend.most_drawn() == 0 {
+        assert!(matches!(result, Err(BackendError::Device(_))));
+        assert_eq!((steps.len(), backend.position(batch[0].0).unwrap()), (0, 3));
+        return;
+    }
+    result.unwrap();
+    assert!(backend.most_drawn() >= 2 && (4..=5).contains(&steps.len()), "{}", steps.len());
+    let mut out = Vec::new();
+    for (n, &(id, token)) in batch.iter().enumerate() {
+        assert_eq!(backend.position(id).unwrap(), 3 + steps.len());
+        let (alone, mut token) = (start(backend, n as u32), token);
+        for step in &steps {
+            backend.decode(&[(alone, token)], &mut out).unwrap();
+            token = step[n];
+            let best = out.iter().copied().fold(f32::MIN, f32::max);
+            assert!(out[token as usize] >= best - subject.tie, "{token} of sequence {n} is not the best");
+        }
+        // Both have seen the same.
+        let token = steps[steps.len() - 1][n];
+        backend.decode(&[(id, token)], &mut out).unwrap();
+        let after = out.clone();
+        backend.decode(&[(alone, token)], &mut out).unwrap();
+        assert!(largest_difference(&out, &after) <= subject.bar, "sequence {n}");
+    }
+    let ghost = [(SequenceId(12_345), 1)];
+    let refused = backend.decode_run(&ghost, &draws[..1], 1, vocab, &mut |_| true);
+    assert!(matches!(refused, Err(BackendError::UnknownSequence(_))));
+    let full = backend.decode_run(&batch[..1], &draws[..1], 41, vocab, &mut |_| true);
+    assert!(matches!(full, Err(BackendError::Full { capacity: 40, .. })));
+}
+
 fn the_contract(subject: &Subject) {
     let mut backend = (subject.make)();
     let backend = backend.as_mut();
@@ -491,6 +540,10 @@ macro_rules! subject {
             #[test]
             fn batches_equal_single_steps() {
                 super::run(&$subject, super::batches_equal_single_steps);
+            }
+            #[test]
+            fn runs_of_steps() {
+                super::run(&$subject, super::runs_of_steps);
             }
             #[test]
             fn the_contract() {
