@@ -10,17 +10,15 @@ constant constexpr uint PREFILL_DIMS = HEAD_DIM / PREFILL_SIMDGROUPS;  // dimens
 constant constexpr uint QUERY_PITCH = HEAD_DIM + 8;
 constant constexpr uint SCORE_PITCH = PREFILL_POSITIONS + 4;
 
-// What the matrix unit takes, M, is bfloat or float. For floats, keys and values become floats in registers, and queries
-// are kept as halves: of 32 rows of 256 floats there is no room for anything else in threadgroup memory, and halves
-// (11 bits) add an eighth of the rounding that the cache's keys (8 bits) have already. Queries are normed and divided by
-// 16, so that they are far from the ends of half's range.
-inline void load_cached(thread simdgroup_matrix<bfloat, 8, 8>& m, device const bfloat* p, bool transpose) {
-  simdgroup_load(m, p, HEAD_DIM, ulong2(0, 0), transpose);
-}
-inline void load_cached(thread simdgroup_matrix<float, 8, 8>& m, device const bfloat* p, bool transpose) {
+// What the matrix unit takes, M, is half or float. Keys and values become that in registers: a cache's bfloat is exact in a
+// half from 2^-17 to 65,504. Queries are halves in either case: of 32 rows of 256 floats there is no room for anything else
+// in threadgroup memory, and halves (11 bits) add an eighth of the rounding that the cache's keys (8 bits) have already.
+// Queries are normed and divided by 16, so that they are far from the ends of half's range.
+template <typename M>
+inline void load_cached(thread simdgroup_matrix<M, 8, 8>& m, device const bfloat* p, bool transpose) {
   simdgroup_matrix<bfloat, 8, 8> n;
   simdgroup_load(n, p, HEAD_DIM, ulong2(0, 0), transpose);
-  for (uint e = 0; e < 2; e++) m.thread_elements()[e] = float(n.thread_elements()[e]);
+  for (uint e = 0; e < 2; e++) m.thread_elements()[e] = M(fit<M>(float(n.thread_elements()[e])));
 }
 // An element of type Q in threadgroup memory as one of type M.
 template <typename M, typename Q>
@@ -29,20 +27,22 @@ inline void load_staged(thread simdgroup_matrix<M, 8, 8>& m, threadgroup const Q
   simdgroup_load(n, p, pitch);
   for (uint e = 0; e < 2; e++) m.thread_elements()[e] = M(float(n.thread_elements()[e]));
 }
+// Softmax weights are at most 2 to this power: as halves they then have all their bits down to 2^-29 of the largest, where
+// a long context may have most of its positions. The sum they are divided by has the same factor.
+template <typename M> inline float weight_exponent() { return sizeof(M) == sizeof(half) ? 15.0f : 0.0f; }
 
 // Norms and rotation of q and k; k and v to the cache.
 //
 // Replaces: two norms, two rotations, two cache writes, conversions: 8 dispatches.
 // Grid: (heads + 2 kv_heads, ceil((tokens + 7) / 4)); threadgroup 128: a simdgroup has one head of one token.
 // projected [tokens, stride] f32: per head 256 query values then 256 gate values; then k, then v of all KV heads.
-// queries [tokens, heads, 256] Q, times log2(e) / 16, so that exp2 of a product with a key is the softmax's.
+// queries [tokens, heads, 256] half, times log2(e) / 16, so that exp2 of a product with a key is the softmax's.
 // keys, values [slots, kv_heads, capacity, 256] bfloat; capacity is a multiple of 8. The values of the positions that
 // fill up the last 8 are set to zero: attention_prefill takes 8 at a time, and zero weights must not meet a NaN.
-template <typename Q>
 [[kernel, max_total_threads_per_threadgroup(PREFILL_SIMDGROUPS * 32)]] void attention_prepare(
     device const float* projected [[buffer(0)]], device const bfloat* q_gain [[buffer(1)]],
     device const bfloat* k_gain [[buffer(2)]], device const uint2* rates [[buffer(3)]],
-    device const PrefillChunk* chunk [[buffer(4)]], device Q* queries [[buffer(5)]],
+    device const PrefillChunk* chunk [[buffer(4)]], device half* queries [[buffer(5)]],
     device bfloat* keys [[buffer(6)]], device bfloat* values [[buffer(7)]], constant AttentionShape& shape [[buffer(8)]],
     uint2 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
@@ -53,8 +53,8 @@ template <typename Q>
       float v[PER_LANE];
       for (uint j = 0; j < PER_LANE; j++) v[j] = in[tg.x * 2 * HEAD_DIM + j * 32 + lane];
       norm_and_rotate(v, q_gain, rates, position, shape.eps, lane);
-      device Q* out = queries + (token * shape.heads + tg.x) * HEAD_DIM;
-      for (uint j = 0; j < PER_LANE; j++) out[j * 32 + lane] = Q(v[j] * (M_LOG2E_F / 16.0f));
+      device half* out = queries + (token * shape.heads + tg.x) * HEAD_DIM;
+      for (uint j = 0; j < PER_LANE; j++) out[j * 32 + lane] = half(fit<half>(v[j] * (M_LOG2E_F / 16.0f)));
     }
     return;
   }
@@ -74,8 +74,6 @@ template <typename Q>
     for (uint j = 0; j < PER_LANE; j++) values[at + j * 32 + lane] = bfloat(0.0f);
   }
 }
-template [[host_name("attention_prepare")]] [[kernel]] decltype(attention_prepare<bfloat>) attention_prepare<bfloat>;
-template [[host_name("attention_prepare_half")]] [[kernel]] decltype(attention_prepare<half>) attention_prepare<half>;
 
 // softmax(q k^T) v, times the sigmoid of the output gate.
 //
@@ -85,9 +83,9 @@ template [[host_name("attention_prepare_half")]] [[kernel]] decltype(attention_p
 // Per 64 positions: each simdgroup scores 16 of them for all rows; then it has 8 rows' softmax; then it adds all
 // positions to 64 of the dimensions, in registers. Keys and values go from device memory to registers once a tile.
 // Weights take the scores' places.
-template <uint HEADS, typename Q, typename M>
+template <uint HEADS, typename M>
 [[kernel, max_total_threads_per_threadgroup(PREFILL_SIMDGROUPS * 32)]] void attention_prefill(
-    device const Q* queries [[buffer(0)]], device const bfloat* keys [[buffer(1)]],
+    device const half* queries [[buffer(0)]], device const bfloat* keys [[buffer(1)]],
     device const bfloat* values [[buffer(2)]], device const float* projected [[buffer(3)]],
     device M* y [[buffer(4)]], device const PrefillChunk* chunk [[buffer(5)]],
     constant AttentionShape& shape [[buffer(6)]], uint2 tg [[threadgroup_position_in_grid]],
@@ -107,7 +105,7 @@ template <uint HEADS, typename Q, typename M>
   device const bfloat* k = keys + row0 * HEAD_DIM;
   device const bfloat* v = values + row0 * HEAD_DIM + sg * PREFILL_DIMS;
 
-  threadgroup const Q* q = (threadgroup const Q*)query_tile;
+  threadgroup const half* q = (threadgroup const half*)query_tile;
   // The tile's queries; zeros for tokens past the chunk, whose rows nobody stores.
   for (uint i = tid; i < PREFILL_ROWS * HEAD_DIM / 8; i += PREFILL_SIMDGROUPS * 32) {
     uint row = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), token = first + row / HEADS;
@@ -158,7 +156,8 @@ template <uint HEADS, typename Q, typename M>
       // Every row sees position 0, so the largest is finite from the first step on.
       float top = max(largest[r], simd_max(max(a, b))), f = exp2(largest[r] - top);
       // As the matrix unit takes them; the sum is of the rounded weights, so that they add up to one exactly.
-      float wa = float(M(exp2(a - top))), wb = float(M(exp2(b - top)));
+      float most = top - weight_exponent<M>();
+      float wa = float(M(exp2(a - most))), wb = float(M(exp2(b - most)));
       sum[r] = sum[r] * f + simd_sum(wa + wb);
       scores[row * SCORE_PITCH + lane] = wa;
       scores[row * SCORE_PITCH + 32 + lane] = wb;
@@ -202,20 +201,19 @@ template <uint HEADS, typename Q, typename M>
       for (uint c = lane; c < PREFILL_DIMS; c += 32) {
         uint dim = sg * PREFILL_DIMS + c;
         float gate = projected[token * shape.stride + head * 2 * HEAD_DIM + HEAD_DIM + dim];
-        y[(token * shape.heads + head) * HEAD_DIM + dim] = M(mine[r * SCORE_PITCH + c] / divisors[row] * sigmoid(gate));
+        y[(token * shape.heads + head) * HEAD_DIM + dim] = M(fit<M>(mine[r * SCORE_PITCH + c] / divisors[row] * sigmoid(gate)));
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
-#define FLASH(name, heads, queries, matrix) \
-  template [[host_name(name #heads)]] [[kernel]] \
-  decltype(attention_prefill<heads, queries, matrix>) attention_prefill<heads, queries, matrix>;
-FLASH("attention_prefill_", 1, bfloat, bfloat)
-FLASH("attention_prefill_", 2, bfloat, bfloat)
-FLASH("attention_prefill_", 4, bfloat, bfloat)
-FLASH("attention_prefill_", 8, bfloat, bfloat)
-FLASH("attention_prefill_float_", 1, half, float)
-FLASH("attention_prefill_float_", 2, half, float)
-FLASH("attention_prefill_float_", 4, half, float)
-FLASH("attention_prefill_float_", 8, half, float)
+#define FLASH(name, heads, matrix) \
+  template [[host_name(name #heads)]] [[kernel]] decltype(attention_prefill<heads, matrix>) attention_prefill<heads, matrix>;
+FLASH("attention_prefill_", 1, half)
+FLASH("attention_prefill_", 2, half)
+FLASH("attention_prefill_", 4, half)
+FLASH("attention_prefill_", 8, half)
+FLASH("attention_prefill_float_", 1, float)
+FLASH("attention_prefill_float_", 2, float)
+FLASH("attention_prefill_float_", 4, float)
+FLASH("attention_prefill_float_", 8, float)

@@ -11,6 +11,16 @@ constant constexpr uint GROUP = 64;
 // Columns a lane takes at once: 32 codes are one 16-byte load at 4 bits and two at 8.
 constant constexpr uint CHUNK = 32;
 
+// A value on its way into an element of type T, float or half. A half ends at 65,504: what is larger but finite becomes that,
+// so one value out of range is a bounded error and no infinity; what is not finite stays so and is found in the results.
+template <typename T> inline float fit(float x) {
+  bool beyond = sizeof(T) == sizeof(half) && abs(x) > 65504.0f && abs(x) < INFINITY;
+  return beyond ? copysign(65504.0f, x) : x;
+}
+template <typename T> inline float4 fit4(float4 v) {
+  return float4(fit<T>(v.x), fit<T>(v.y), fit<T>(v.z), fit<T>(v.w));
+}
+
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 inline float silu(float x) { return x / (1.0f + exp(-x)); }
 // ln(1 + exp(x)); for large x that is x, where exp would overflow. For small results log(1 + e) loses bits, so

@@ -271,7 +271,7 @@ constant constexpr uint GDN_SCAN_VALUES = 64;             // rows of a state a t
     for (uint d = 0; d < 16; d++) simdgroup_store(s[r][d], own + 8 * r * GDN_DIM + 8 * d, GDN_DIM);
 }
 
-// y = rmsnorm(o) gain silu(z), as the output projection's matrix unit takes it: T is bfloat or float.
+// y = rmsnorm(o) gain silu(z), as the output projection's matrix unit takes it: T is half or float.
 //
 // Replaces: norm, SiLU, product, conversion: 4 dispatches. Grid: (value_heads, ceil(tokens / 4)); threadgroup 128: a
 // simdgroup has one head of one token. projected, o as above; gain [GDN_DIM]; y [tokens, value_heads * GDN_DIM] T.
@@ -289,8 +289,8 @@ template <typename T>
     float factor = precise::rsqrt(simd_sum(dot(v, v)) / float(GDN_DIM) + shape.eps);
     float4 z = ((device const float4*)(projected + token * shape.stride + channels + head * GDN_DIM))[lane];
     float4 open = float4(silu(z.x), silu(z.y), silu(z.z), silu(z.w));
-    y[at] = vec<T, 4>(v * factor * float4(gain[lane]) * open);
+    y[at] = vec<T, 4>(fit4<T>(v * factor * float4(gain[lane]) * open));
   }
 }
-template [[host_name("gdn_gate")]] [[kernel]] decltype(gdn_gate<bfloat>) gdn_gate<bfloat>;
+template [[host_name("gdn_gate")]] [[kernel]] decltype(gdn_gate<half>) gdn_gate<half>;
 template [[host_name("gdn_gate_float")]] [[kernel]] decltype(gdn_gate<float>) gdn_gate<float>;

@@ -1,6 +1,6 @@
 // Matrix times matrix for prefill: 4 or 8-bit weights dequantised inside the tile (see gemm.metal.h).
 //
-// Tiles are float where the matrix unit takes floats at full rate (Apple's), bfloat where it wants 16 bits (tensor
+// Tiles are float where the matrix unit takes floats at full rate (Apple's), half where it wants 16 bits (tensor
 // cores): lily_gpu's routes::products says which. The router's products are float always.
 #include "gemm.metal.h"
 #include "shapes.metal.h"
@@ -9,11 +9,11 @@
 //
 // Replaces: dequantisation to memory and up to four products (and the residual addition): up to 9 dispatches.
 // Grid: (sum over matrices of ceil(rows / 64), ceil(tokens / ROWS)); threadgroup 128.
-// x [tokens, cols] T; y [tokens, stride] O; w0..b3 the matrices: an absent one is bound to any matrix and not read.
+// x [tokens, cols] T; y [tokens, stride] f32; w0..b3 the matrices: an absent one is bound to any matrix and not read.
 // Rows of W past a matrix's end and tokens past the chunk's repeat the last one and are not stored.
-template <typename T, uint ROWS, typename O, bool ADD>
+template <typename T, uint ROWS, bool ADD>
 [[kernel, max_total_threads_per_threadgroup(TILE_THREADS)]] void gemm(
-    device const T* x [[buffer(0)]], device O* y [[buffer(1)]], device const PrefillChunk* chunk [[buffer(2)]],
+    device const T* x [[buffer(0)]], device float* y [[buffer(1)]], device const PrefillChunk* chunk [[buffer(2)]],
     constant ProjectShape& shape [[buffer(3)]], device const uint4* w0 [[buffer(4)]],
     device const bfloat* s0 [[buffer(5)]], device const bfloat* b0 [[buffer(6)]], device const uint4* w1 [[buffer(7)]],
     device const bfloat* s1 [[buffer(8)]], device const bfloat* b1 [[buffer(9)]],
@@ -70,22 +70,20 @@ template <typename T, uint ROWS, typename O, bool ADD>
       uint out_token = token0 + sg / 2 * (ROWS / 2) + 8 * i + r;
       if (out_token < tokens && out_row < rows) {
         uint at = out_token * shape.stride + offset + out_row;
-        float v = mine[r * RESULT_PITCH + lane];
-        y[at] = O(ADD ? float(y[at]) + v : v);
+        float v = mine[r * RESULT_PITCH + lane] * (1.0f / weight_unit<T>());
+        y[at] = ADD ? y[at] + v : v;
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
-#define GEMM(name, in, rows, out, add) \
-  template [[host_name(name #rows)]] [[kernel]] decltype(gemm<in, rows, out, add>) gemm<in, rows, out, add>;
-GEMM("gemm_", bfloat, 32, float, false)
-GEMM("gemm_", bfloat, 64, float, false)
-GEMM("gemm_add_", bfloat, 32, float, true)
-GEMM("gemm_add_", bfloat, 64, float, true)
-GEMM("gemm_bfloat_", bfloat, 32, bfloat, false)
-GEMM("gemm_bfloat_", bfloat, 64, bfloat, false)
-GEMM("gemm_float_", float, 32, float, false)
-GEMM("gemm_float_", float, 64, float, false)
-GEMM("gemm_float_add_", float, 32, float, true)
-GEMM("gemm_float_add_", float, 64, float, true)
+#define GEMM(name, in, rows, add) \
+  template [[host_name(name #rows)]] [[kernel]] decltype(gemm<in, rows, add>) gemm<in, rows, add>;
+GEMM("gemm_", half, 32, false)
+GEMM("gemm_", half, 64, false)
+GEMM("gemm_add_", half, 32, true)
+GEMM("gemm_add_", half, 64, true)
+GEMM("gemm_float_", float, 32, false)
+GEMM("gemm_float_", float, 64, false)
+GEMM("gemm_float_add_", float, 32, true)
+GEMM("gemm_float_add_", float, 64, true)

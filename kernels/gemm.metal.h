@@ -2,8 +2,8 @@
 //
 // A threadgroup of four simdgroups, two by two, computes ROWS inputs times TILE_COLS weight rows, TILE_DEPTH columns
 // at a time: a thread loads its part of the next step's inputs and weights while the simdgroups multiply this step's.
-// T is what the matrix unit takes, float or bfloat; sums are f32. Weights are rounded to T, so expanded weights exist in
-// 5 KB (bfloat) or 10 KB (float) of threadgroup memory only.
+// T is what the matrix unit takes, float or half; sums are f32. Weights are rounded to T, so expanded weights exist in
+// 5 KB (half) or 10 KB (float) of threadgroup memory only.
 #pragma once
 #include "common.metal.h"
 
@@ -20,6 +20,10 @@ constant constexpr uint RESULT_PITCH = 36;
 constant constexpr uint RESULT_FLOATS = TILE_SIMDGROUPS * 8 * RESULT_PITCH;
 
 typedef simdgroup_matrix<float, 8, 8> Sums;
+
+// What weights are multiplied by on their way into a tile, and divided by behind the sums. Halves have 11 bits from 6e-5 to
+// 65,504; times 2^8 that is weights from 2.4e-7 to 255, which a trained matrix lies within, and powers of two round nothing.
+template <typename T> inline float weight_unit() { return sizeof(T) == sizeof(half) ? 256.0f : 1.0f; }
 
 // A simdgroup's place for 8 rows of 32 results. Behind a barrier that ends the last use of the tile.
 template <typename T>
@@ -55,7 +59,7 @@ inline void put_weights(threadgroup T* tile, uint row, uint column, thread const
     uint word = wide ? t.codes[j] : t.codes[j / 2] >> (16 * (j % 2));
     float4 q = wide ? codes8(word)
                     : float4(code(word & 15u), code(word >> 4 & 15u), code(word >> 8 & 15u), code(word >> 12 & 15u));
-    to[j] = vec<T, 4>(q * t.scale + t.bias);
+    to[j] = vec<T, 4>(fit4<T>((q * t.scale + t.bias) * weight_unit<T>()));
   }
 }
 

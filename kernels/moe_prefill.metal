@@ -124,7 +124,7 @@ struct ExpertMatrix {
 
 // silu(gate x) up x of one tile: ROWS rows of x, 32 of h's columns. The weight rows of the tile are 16 of gate, 16 of
 // up, 16 of gate, 16 of up, so that a simdgroup has both for its 16 columns in the same lanes.
-// T is what the matrix unit takes, float or bfloat. `source` is the thread's row of x; row r of the tile goes to
+// T is what the matrix unit takes, float or half. `source` is the thread's row of x; row r of the tile goes to
 // h + r * width where r < count, times factors[r].
 template <typename T, uint ROWS>
 inline void gate_up_tile(device const T* x, uint source, uint cols, ExpertMatrix gate, ExpertMatrix up, uint width,
@@ -155,20 +155,24 @@ inline void gate_up_tile(device const T* x, uint source, uint cols, ExpertMatrix
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
+  float unit = 1.0f / weight_unit<T>();
   threadgroup float* mine = results_of<T>(weight_tile, sg);
   uint column = column0 + sg % 2 * 16 + lane % 16;
   for (uint i = 0; i < ROWS / 16; i++) {
     for (uint j = 0; j < 2; j++) {
       Sums g = sums[i][j], u = sums[i][j + 2];
       // Both matrices have the same element in the same place, whatever that is.
-      for (uint e = 0; e < 2; e++) g.thread_elements()[e] = silu(g.thread_elements()[e]) * u.thread_elements()[e];
+      for (uint e = 0; e < 2; e++) {
+        float open = g.thread_elements()[e] * unit, value = u.thread_elements()[e] * unit;
+        g.thread_elements()[e] = silu(open) * value;
+      }
       simdgroup_store(g, mine + 8 * j, RESULT_PITCH);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
     for (uint half_row = 0; half_row < 4; half_row++) {
       uint r = half_row * 2 + lane / 16, row_of_tile = sg / 2 * (ROWS / 2) + 8 * i + r;
       if (row_of_tile < count && column < width)
-        h[row_of_tile * width + column] = T(mine[r * RESULT_PITCH + lane % 16] * factors[row_of_tile]);
+        h[row_of_tile * width + column] = T(fit<T>(mine[r * RESULT_PITCH + lane % 16] * factors[row_of_tile]));
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
@@ -203,7 +207,7 @@ template <typename T>
   gate_up_tile<T, EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.width, tg.x * 32, h + first * shape.width, count,
                                factors, input_tile, weight_tile, tid, sg, lane);
 }
-template [[host_name("experts_gate_up")]] [[kernel]] decltype(experts_gate_up<bfloat>) experts_gate_up<bfloat>;
+template [[host_name("experts_gate_up")]] [[kernel]] decltype(experts_gate_up<half>) experts_gate_up<half>;
 template [[host_name("experts_gate_up_float")]] [[kernel]] decltype(experts_gate_up<float>) experts_gate_up<float>;
 
 // h = sigmoid(shared gate) silu(gate x) up x: the shared expert of every token.
@@ -233,7 +237,7 @@ template <typename T>
   gate_up_tile<T, EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.shared_width, tg.x * 32,
                                h + first * shape.shared_width, count, factors, input_tile, weight_tile, tid, sg, lane);
 }
-template [[host_name("shared_gate_up")]] [[kernel]] decltype(shared_gate_up<bfloat>) shared_gate_up<bfloat>;
+template [[host_name("shared_gate_up")]] [[kernel]] decltype(shared_gate_up<half>) shared_gate_up<half>;
 template [[host_name("shared_gate_up_float")]] [[kernel]] decltype(shared_gate_up<float>) shared_gate_up<float>;
 
 // y[pair] = down_e h[pair], back in order of pair.
@@ -284,12 +288,12 @@ template <typename T>
     for (uint r = 0; r < 8; r++) {
       uint row_of_tile = sg / 2 * (EXPERT_ROWS / 2) + 8 * i + r;
       if (row_of_tile < count && column < shape.hidden)
-        y[pair_of[row_of_tile] * shape.hidden + column] = mine[r * RESULT_PITCH + lane];
+        y[pair_of[row_of_tile] * shape.hidden + column] = mine[r * RESULT_PITCH + lane] * (1.0f / weight_unit<T>());
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
-template [[host_name("experts_down")]] [[kernel]] decltype(experts_down<bfloat>) experts_down<bfloat>;
+template [[host_name("experts_down")]] [[kernel]] decltype(experts_down<half>) experts_down<half>;
 template [[host_name("experts_down_float")]] [[kernel]] decltype(experts_down<float>) experts_down<float>;
 
 // residual += sum over a token's pairs of y, in order of choice. Scores are in h already.

@@ -21,7 +21,7 @@ inline float row_factor(device const float4* x, uint cols, float eps, uint tid, 
   return precise::rsqrt(total / float(cols) + eps);
 }
 
-// y = rmsnorm(residual), as the matrix unit takes it: T is bfloat or float.
+// y = rmsnorm(residual), as the matrix unit takes it: T is half or float.
 //
 // Replaces: the RMSNorm of a chunk and its conversion. Grid: (tokens); threadgroup 128: one row.
 // residual [tokens, cols] f32; gain [cols] bfloat; y [tokens, cols] T.
@@ -37,15 +37,15 @@ template <typename T>
   device const float4* x = residual + token * (shape.cols / 4);
   float factor = row_factor(x, shape.cols, shape.eps, tid, sg, lane, parts);
   for (uint i = tid; i < shape.cols / 4; i += ROW_SIMDGROUPS * 32)
-    y[token * (shape.cols / 4) + i] = vec<T, 4>(x[i] * factor * float4(gain[i]));
+    y[token * (shape.cols / 4) + i] = vec<T, 4>(fit4<T>(x[i] * factor * float4(gain[i])));
 }
-template [[host_name("norm_rows")]] [[kernel]] decltype(norm_rows<bfloat>) norm_rows<bfloat>;
+template [[host_name("norm_rows")]] [[kernel]] decltype(norm_rows<half>) norm_rows<half>;
 template [[host_name("norm_rows_float")]] [[kernel]] decltype(norm_rows<float>) norm_rows<float>;
 
-// As bfloats, and the unrounded rows for the router: exact [tokens, cols] f32.
+// As halves, and the unrounded rows for the router: exact [tokens, cols] f32.
 [[kernel, max_total_threads_per_threadgroup(ROW_SIMDGROUPS * 32)]] void norm_rows_exact(
     device const float4* residual [[buffer(0)]], device const bfloat4* gain [[buffer(1)]],
-    device bfloat4* y [[buffer(2)]], device float4* exact [[buffer(3)]], device const PrefillChunk* chunk [[buffer(4)]],
+    device half4* y [[buffer(2)]], device float4* exact [[buffer(3)]], device const PrefillChunk* chunk [[buffer(4)]],
     constant RowsShape& shape [[buffer(5)]], uint token [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
@@ -55,7 +55,7 @@ template [[host_name("norm_rows_float")]] [[kernel]] decltype(norm_rows<float>) 
   float factor = row_factor(x, shape.cols, shape.eps, tid, sg, lane, parts);
   for (uint i = tid; i < shape.cols / 4; i += ROW_SIMDGROUPS * 32) {
     float4 v = x[i] * factor * float4(gain[i]);
-    y[token * (shape.cols / 4) + i] = bfloat4(v);
+    y[token * (shape.cols / 4) + i] = half4(fit4<half>(v));
     exact[token * (shape.cols / 4) + i] = v;
   }
 }

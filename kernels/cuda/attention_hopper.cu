@@ -1,15 +1,21 @@
 // Full attention of a chunk (attention_prefill.metal's `attention_prefill_8`) on Hopper's warpgroup instructions.
 //
 // A block has 128 rows: the 8 query heads of a KV head for 16 tokens. One warpgroup brings keys and values, 64 positions
-// at a time, to a ring of two places each; each of the others has 64 rows, their softmax (a row's scores lie in four
+// at a time, to a ring where they take turns; each of the others has 64 rows, their softmax (a row's scores lie in four
 // lanes) and their 64 x 256 result in registers. While one of the two weighs its scores, the tensor cores work for the
 // other. Rows are 512 bytes in the caches: four tiles of 64 values side by side in shared memory.
+//
+// Queries and softmax weights are halves, for which an instruction wants keys and values to be halves as well: the warpgroup
+// that brought them rewrites the caches' bfloats where they lie, which is exact from 2^-17 to 65,504. A softmax weight is
+// at most 2^15, so it has all its bits down to 2^-29 of the largest; the sum that it is divided by has the same factor.
 #define FLASH_POSITIONS 64
 #define FLASH_TOKENS 16
 #define FLASH_TILE (FLASH_POSITIONS * HEAD_DIM * 2)
 #define FLASH_QUERIES (128 * HEAD_DIM * 2)
 #define FLASH_HEAD 1024
-#define FLASH_SHARED (FLASH_HEAD + FLASH_QUERIES + 4 * FLASH_TILE)
+#define FLASH_PLACES 5
+#define FLASH_SHARED (FLASH_HEAD + FLASH_QUERIES + FLASH_PLACES * FLASH_TILE)
+#define FLASH_LARGEST 15.0f  // exponent of the largest weight
 struct FlashLaunch {
   Step step;
 };
@@ -37,14 +43,26 @@ DEVICE void bring_positions(u8* to, const u8* rows, u32 p0, u32 end, u32 tid) {
   }
 }
 
+// The pieces that this thread has brought, as halves.
+DEVICE void rewrite_positions(u8* to, u32 tid) {
+  u32 piece = tid % 32, row = tid / 32;
+  u8* tile = to + piece / 8 * (FLASH_POSITIONS * 128);
+#pragma unroll 4
+  for (u32 i = 0; i < FLASH_POSITIONS / 4; i++) {
+    u32 r = i * 4 + row;
+    uint4* p = (uint4*)(tile + r * 128 + ((piece ^ r) & 7) * 16);
+    uint4 v = *p;
+    *p = make_uint4(pack_limited(bfloat_low(v.x), bfloat_high(v.x)), pack_limited(bfloat_low(v.y), bfloat_high(v.y)),
+                    pack_limited(bfloat_low(v.z), bfloat_high(v.z)), pack_limited(bfloat_low(v.w), bfloat_high(v.w)));
+  }
+}
+
 // Grid: (ceil(tokens / 16) * kv_heads); the tokens that see the most positions go first.
 extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_attention_prefill(const __grid_constant__ AttentionPrefillArgs a, const __grid_constant__ FlashLaunch l) {
   extern __shared__ __align__(128) u8 shared[];
-  u64* barriers = (u64*)shared;
-  u64 *keys_full = barriers, *keys_empty = barriers + 2, *values_full = barriers + 4, *values_empty = barriers + 6;
-  u64* queries_full = barriers + 8;
-  u8 *queries = shared + FLASH_HEAD, *keys = queries + FLASH_QUERIES, *values = keys + 2 * FLASH_TILE;
+  u64 *full = (u64*)shared, *empty = full + FLASH_PLACES, *queries_full = empty + FLASH_PLACES;
+  u8 *queries = shared + FLASH_HEAD, *ring = queries + FLASH_QUERIES;
   grid_enter(l.step);
   const Chunk* chunk = (const Chunk*)a.chunk;
   u32 tokens = loadu(&chunk->tokens), start = loadu(&chunk->position), slot = loadu(&chunk->slot);
@@ -53,11 +71,9 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   u32 first = (tiles - 1 - index) * FLASH_TOKENS, kv_head = blockIdx.x % a.shape.kv_heads;
   u32 end = start + min(first + FLASH_TOKENS, tokens), steps = (end + FLASH_POSITIONS - 1) / FLASH_POSITIONS;
   if (threadIdx.x == 0) {
-    for (u32 i = 0; i < 2; i++) {
-      barrier_init(keys_full + i, 128);
-      barrier_init(values_full + i, 128);
-      barrier_init(keys_empty + i, 8);
-      barrier_init(values_empty + i, 8);
+    for (u32 i = 0; i < FLASH_PLACES; i++) {
+      barrier_init(full + i, 128);
+      barrier_init(empty + i, 8);
     }
     barrier_init(queries_full, 128);
     barrier_fence();
@@ -76,14 +92,21 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
              (const u8*)a.queries + ((u64)token * a.shape.heads + kv_head * 8 + r % 8) * ROW_BYTES + piece * 16);
     }
     copies_arrive(queries_full);
-    for (u32 s = 0; s < steps; s++) {
-      u32 place = s % 2, round = s / 2 % 2 ^ 1;
-      barrier_wait(keys_empty + place, round);
-      bring_positions(keys + place * FLASH_TILE, k, s * FLASH_POSITIONS, end, tid);
-      copies_arrive(keys_full + place);
-      barrier_wait(values_empty + place, round);
-      bring_positions(values + place * FLASH_TILE, v, s * FLASH_POSITIONS, end, tid);
-      copies_arrive(values_full + place);
+    // Keys, then values of every step; each is rewritten while the next two are on their way.
+    Place<FLASH_PLACES> to = {0, 1}, from = {0, 0};
+    for (u32 i = 0; i < 2 * steps + 2; i++) {
+      if (i < 2 * steps) {
+        barrier_wait(empty + to.at, to.round);
+        bring_positions(ring + to.at * FLASH_TILE, i % 2 ? v : k, i / 2 * FLASH_POSITIONS, end, tid);
+        to.next();
+      }
+      copies_end();
+      if (i < 2) continue;
+      asm volatile("cp.async.wait_group 2;" ::: "memory");
+      rewrite_positions(ring + from.at * FLASH_TILE, tid);
+      // Made known to the matrix instructions by those who start them: a fence here would wait for the copies under way.
+      barrier_arrive(full + from.at);
+      from.next();
     }
     return;
   }
@@ -97,12 +120,14 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   float largest[2], total[2] = {0.0f, 0.0f}, shrink[2];
   u32 limit[2] = {min(start + token, end - 1), min(start + token + 1, end - 1)};
   u64 q_at = tile_at(shared_address(queries) + group * (64 * 128), 16);
-  u64 k_at = tile_at(shared_address(keys), 16), v_at = tile_at(shared_address(values), FLASH_POSITIONS * 128);
+  u64 k_at = tile_at(shared_address(ring), 16), v_at = tile_at(shared_address(ring), FLASH_POSITIONS * 128);
+  // Where the next keys or values lie.
+  Place<FLASH_PLACES> next = {0, 0};
 
-  auto start_scores = [&](u32 s) {
-    barrier_wait(keys_full + s % 2, s / 2 % 2);
+  auto start_scores = [&] {
+    barrier_wait(full + next.at, next.round);
     async_fence();
-    u64 at = k_at + s % 2 * (FLASH_TILE / 16);
+    u64 at = k_at + next.at * (FLASH_TILE / 16);
     warpgroup_enter();
 #pragma unroll
     for (u32 i = 0; i < HEAD_DIM / 16; i++)
@@ -111,9 +136,9 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     warpgroup_commit();
   };
   auto start_values = [&](u32 s) {
-    barrier_wait(values_full + s % 2, s / 2 % 2);
+    barrier_wait(full + next.at, next.round);
     async_fence();
-    u64 at = v_at + s % 2 * (FLASH_TILE / 16);
+    u64 at = v_at + next.at * (FLASH_TILE / 16);
     warpgroup_enter();
 #pragma unroll
     for (u32 i = 0; i < FLASH_POSITIONS / 16; i++)
@@ -142,18 +167,22 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   };
   // Rounded for the matrix unit; the sums are of the rounded weights, so that they add up to one exactly.
   auto pack = [&] {
-    float sum[2] = {0.0f, 0.0f};
+    float sum[2] = {0.0f, 0.0f}, most[2] = {largest[0] - FLASH_LARGEST, largest[1] - FLASH_LARGEST};
 #pragma unroll
     for (u32 i = 0; i < FLASH_POSITIONS / 16; i++)
 #pragma unroll
       for (u32 j = 0; j < 4; j++) {
         u32 at = 8 * i + j / 2 * 4 + j % 2 * 2;
-        u32 pair = pack_bfloats(exp2_fast(scores[at] - largest[j % 2]), exp2_fast(scores[at + 1] - largest[j % 2]));
-        sum[j % 2] += bfloat_low(pair) + bfloat_high(pair);
+        u32 pair = pack_halves(exp2_fast(scores[at] - most[j % 2]), exp2_fast(scores[at + 1] - most[j % 2]));
+        sum[j % 2] += half_low(pair) + half_high(pair);
         scores[at] = __uint_as_float(pair);
       }
 #pragma unroll
     for (u32 h = 0; h < 2; h++) total[h] = total[h] * shrink[h] + sum[h];
+  };
+  auto give_back = [&] {
+    if (lane == 0) barrier_arrive(empty + next.at);
+    next.next();
   };
   auto take_weights = [&] {
 #pragma unroll
@@ -163,10 +192,10 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   };
 
   barrier_wait(queries_full, 0);
-  start_scores(0);
+  start_scores();
   warpgroup_wait<0>();
   settle(scores);
-  if (lane == 0) barrier_arrive(keys_empty);
+  give_back();
   weigh(0);
   pack();
   take_weights();
@@ -174,11 +203,11 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     start_values(s - 1);
     warpgroup_wait<0>();
     settle(sums);
-    if (lane == 0) barrier_arrive(values_empty + (s - 1) % 2);
-    start_scores(s);
+    give_back();
+    start_scores();
     warpgroup_wait<0>();
     settle(scores);
-    if (lane == 0) barrier_arrive(keys_empty + s % 2);
+    give_back();
     weigh(s);
     pack();
     take_weights();
@@ -203,7 +232,8 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 #pragma unroll
     for (u32 i = 0; i < HEAD_DIM / 8; i++) {
       float2 open = __ldcg((const float2*)(gate + 8 * i));
-      *(u32*)(y + 8 * i) = pack_bfloats(sums[4 * i + 2 * h] * part * sigmoid(open.x), sums[4 * i + 2 * h + 1] * part * sigmoid(open.y));
+      *(u32*)(y + 8 * i) =
+          pack_results(sums[4 * i + 2 * h] * part * sigmoid(open.x), sums[4 * i + 2 * h + 1] * part * sigmoid(open.y));
     }
   }
 }

@@ -1,9 +1,13 @@
 // Gated DeltaNet over a chunk of tokens (gdn_prefill.metal, which has the formulas), 64 tokens a step, on the tensor cores.
 //
-// Queries and keys are rounded to bfloats once, behind the convolution, so that every use sees the same ones; what goes
-// into the state is split into two bfloats (16 bits), sums and state are f32. `u` and `factors` have a layout of their
-// own, so the three kernels that know it run together or not at all. Chunks have room for a multiple of 64 tokens.
+// Queries and keys are rounded to halves once, behind the convolution, so that every use sees the same ones; what goes
+// into the state is split into two halves (22 bits), sums and state are f32. State, values and sums are times GDN_UNIT here:
+// outputs are normed behind the scan, so heads of small values count as much as others, and two halves of a value of
+// 1e-5 then still have 12 bits; the largest is 4,094. Everything is linear in them, so nothing else knows of it.
+// `u` and `factors` have a layout of their own, so the three kernels that know it run together or not at all. Chunks have
+// room for a multiple of 64 tokens.
 #define GDN_STEP 64
+#define GDN_UNIT 16.0f
 #define GDN_ROW (GDN_DIM * 2)                   // bytes of a query or key
 #define GDN_TILE (GDN_STEP * GDN_ROW)           // a step's queries or keys of one head
 #define GDN_PART (GDN_STEP * GDN_VALUES * 4)    // a step's values of a quarter of a head
@@ -13,8 +17,9 @@
 #define GDN_FACTOR_BYTES (3 * GDN_TRIANGLE + 2 * GDN_STEP * 4)
 #define GDN_FACTOR_PITCH (2 * (2 * 32 * 32 + 2 * 4 * 64) * 4)  // as much as gdn_prefill.metal has for two steps of 32
 
-// `u`: per step, of each key head queries, then keys [64 tokens, 128] bfloats, piece p (16 bytes) of token r at p ^ (r % 8);
-// then of each value head and quarter [32 values, 64 tokens] f32, tokens 2 p and 2 p + 1 of value v at p ^ (4 (v % 8)).
+// `u`: per step, of each key head queries, then keys [64 tokens, 128] halves, piece p (16 bytes) of token r at p ^ (r % 8);
+// then of each value head and quarter [32 values, 64 tokens] f32 times GDN_UNIT, tokens 2 p and 2 p + 1 of value v at
+// p ^ (4 (v % 8)).
 struct GdnTiles {
   u8* start;
   u32 key_heads;
@@ -73,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(128)
       float f = rsqrtf(warp_sum(dot(y[i], y[i])) + 1e-6f) * scale;
       // A tile's row r has r % 8 = i: row0 is a multiple of 8.
       *(uint2*)(tile + (row0 + i) * GDN_ROW + (lane / 2 ^ i) * 16 + lane % 2 * 8) =
-          make_uint2(pack_bfloats(y[i].x * f, y[i].y * f), pack_bfloats(y[i].z * f, y[i].w * f));
+          make_uint2(pack_halves(y[i].x * f, y[i].y * f), pack_halves(y[i].z * f, y[i].w * f));
     }
   } else {
     u8* tile = tiles.values(blockIdx.x - 2 * key_heads, lane / 8);
@@ -83,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(128)
       float4* to = (float4*)(tile + value * (GDN_STEP * 4) + ((row0 / 2) ^ (value % 8 * 4)) * 8);
       float v[8];
 #pragma unroll
-      for (u32 i = 0; i < 8; i++) v[i] = c == 0 ? y[i].x : c == 1 ? y[i].y : c == 2 ? y[i].z : y[i].w;
+      for (u32 i = 0; i < 8; i++) v[i] = (c == 0 ? y[i].x : c == 1 ? y[i].y : c == 2 ? y[i].z : y[i].w) * GDN_UNIT;
       to[0] = make_float4(v[0], v[1], v[2], v[3]);
       to[1] = make_float4(v[4], v[5], v[6], v[7]);
     }
@@ -177,10 +182,10 @@ extern "C" __global__ void __launch_bounds__(128)
     for (u32 j = 0; j < 4; j++) {
       if (j > warp) continue;
       uint4 b = load_matrices(gdn_columns(k_at, 16 * j, 2 * k, lane));
-      mma(kk[2 * j], rows_k, b.x, b.y);
-      mma(kk[2 * j + 1], rows_k, b.z, b.w);
-      mma(qk[2 * j], rows_q, b.x, b.y);
-      mma(qk[2 * j + 1], rows_q, b.z, b.w);
+      mma_half(kk[2 * j], rows_k, b.x, b.y);
+      mma_half(kk[2 * j + 1], rows_k, b.z, b.w);
+      mma_half(qk[2 * j], rows_q, b.x, b.y);
+      mma_half(qk[2 * j + 1], rows_q, b.z, b.w);
     }
   }
   __syncthreads();
@@ -195,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(128)
       *(float2*)(lower + i * GDN_PITCH + j) = v;
       u32 block = warp * (warp + 1) / 2 + n / 2;
       *(u32*)(out + 2 * GDN_TRIANGLE + block * 512 + (2 * h + n % 2) * 128 + lane * 4) =
-          pack_bfloats(decay.x * qk[n][2 * h], decay.y * qk[n][2 * h + 1]);
+          pack_halves(decay.x * qk[n][2 * h], decay.y * qk[n][2 * h + 1]);
     }
   }
   __syncthreads();
@@ -253,9 +258,9 @@ extern "C" __global__ void __launch_bounds__(128)
     u32 ib = n < 1 ? 0 : n < 3 ? 1 : n < 6 ? 2 : 3, jb = n - ib * (ib + 1) / 2, matrix = tid / 32;
     u32 i = 16 * ib + matrix / 2 * 8 + g, j = 16 * jb + matrix % 2 * 8 + 2 * t;
     float v0 = inverse[i * GDN_PITCH + j] * betas[j], v1 = inverse[i * GDN_PITCH + j + 1] * betas[j + 1];
-    u32 high = pack_bfloats(v0, v1);
+    u32 high = pack_halves(v0, v1);
     ((u32*)out)[n * 128 + tid] = high;
-    ((u32*)(out + GDN_TRIANGLE))[n * 128 + tid] = pack_rest(v0, v1, high);
+    ((u32*)(out + GDN_TRIANGLE))[n * 128 + tid] = pack_rest_halves(v0, v1, high);
   }
   // The last inputs of this head's channels; heads that share a key head leave its channels to the first of them.
   if (first + GDN_STEP >= tokens) {
@@ -284,11 +289,11 @@ extern "C" __global__ void __launch_bounds__(128)
 #define GDN_SCAN_SHARED (1024 + 2 * GDN_STAGE + 8 * GDN_EXCHANGE)
 // Two neighbouring tiles of sums as a first operand, and what it lacks.
 DEVICE uint4 pack_tiles(const float (&p)[4], const float (&q)[4]) {
-  return make_uint4(pack_bfloats(p[0], p[1]), pack_bfloats(p[2], p[3]), pack_bfloats(q[0], q[1]), pack_bfloats(q[2], q[3]));
+  return make_uint4(pack_limited(p[0], p[1]), pack_limited(p[2], p[3]), pack_limited(q[0], q[1]), pack_limited(q[2], q[3]));
 }
 DEVICE uint4 pack_rest_tiles(const float (&p)[4], const float (&q)[4], const uint4& high) {
-  return make_uint4(pack_rest(p[0], p[1], high.x), pack_rest(p[2], p[3], high.y), pack_rest(q[0], q[1], high.z),
-                    pack_rest(q[2], q[3], high.w));
+  return make_uint4(pack_rest_halves(p[0], p[1], high.x), pack_rest_halves(p[2], p[3], high.y),
+                    pack_rest_halves(q[0], q[1], high.z), pack_rest_halves(q[2], q[3], high.w));
 }
 extern "C" __global__ void __launch_bounds__(160, 1)
     native_gdn_scan(const __grid_constant__ GdnScanArgs a, const __grid_constant__ GdnLaunch l) {
@@ -333,8 +338,8 @@ extern "C" __global__ void __launch_bounds__(160, 1)
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
       float2 v = __ldcg((const float2*)(own + 8 * h * GDN_DIM + 8 * n));
-      s[n][2 * h] = v.x;
-      s[n][2 * h + 1] = v.y;
+      s[n][2 * h] = v.x * GDN_UNIT;
+      s[n][2 * h + 1] = v.y * GDN_UNIT;
     }
   for (u32 step = 0; step < steps; step++) {
     u8* stage = ring + step % 2 * GDN_STAGE;
@@ -355,14 +360,14 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       for (u32 n = 0; n < 4; n++) {
         uint4 k = load_matrices(gdn_columns(k_at, 16 * n, half * 8 + 2 * j, lane));
         uint4 q = load_matrices(gdn_columns(q_at, 16 * n, half * 8 + 2 * j, lane));
-        mma(x[2 * n], high, k.x, k.y);
-        mma(x[2 * n + 1], high, k.z, k.w);
-        mma(o[2 * n], high, q.x, q.y);
-        mma(o[2 * n + 1], high, q.z, q.w);
-        mma(x[2 * n], low, k.x, k.y);
-        mma(x[2 * n + 1], low, k.z, k.w);
-        mma(o[2 * n], low, q.x, q.y);
-        mma(o[2 * n + 1], low, q.z, q.w);
+        mma_half(x[2 * n], high, k.x, k.y);
+        mma_half(x[2 * n + 1], high, k.z, k.w);
+        mma_half(o[2 * n], high, q.x, q.y);
+        mma_half(o[2 * n + 1], high, q.z, q.w);
+        mma_half(x[2 * n], low, k.x, k.y);
+        mma_half(x[2 * n + 1], low, k.z, k.w);
+        mma_half(o[2 * n], low, q.x, q.y);
+        mma_half(o[2 * n + 1], low, q.z, q.w);
       }
     }
     // The other half's: of x all; of o, each warp takes the tokens of its own half.
@@ -419,12 +424,12 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       for (u32 j = 0; j <= i; j++) {
         u32 at = t_at + (i * (i + 1) / 2 + j) * 512 + lane * 16;
         uint4 b = load_matrices(at), rest = load_matrices(at + GDN_TRIANGLE);
-        mma(d[2 * i], high[j], b.x, b.y);
-        mma(d[2 * i + 1], high[j], b.z, b.w);
-        mma(d[2 * i], low[j], b.x, b.y);
-        mma(d[2 * i + 1], low[j], b.z, b.w);
-        mma(d[2 * i], high[j], rest.x, rest.y);
-        mma(d[2 * i + 1], high[j], rest.z, rest.w);
+        mma_half(d[2 * i], high[j], b.x, b.y);
+        mma_half(d[2 * i + 1], high[j], b.z, b.w);
+        mma_half(d[2 * i], low[j], b.x, b.y);
+        mma_half(d[2 * i + 1], low[j], b.z, b.w);
+        mma_half(d[2 * i], high[j], rest.x, rest.y);
+        mma_half(d[2 * i + 1], high[j], rest.z, rest.w);
       }
     }
     // o += P d, of this warp's half of the tokens.
@@ -437,15 +442,15 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       for (u32 j = 0; j < 4; j++) {
         if (j > ib) continue;
         uint4 b = load_matrices(p_at + (ib * (ib + 1) / 2 + j) * 512 + lane * 16);
-        mma(mine[2 * i], high[j], b.x, b.y);
-        mma(mine[2 * i + 1], high[j], b.z, b.w);
+        mma_half(mine[2 * i], high[j], b.x, b.y);
+        mma_half(mine[2 * i + 1], high[j], b.z, b.w);
       }
     }
     float* out = (float*)a.o + (u64)(step * GDN_STEP + half * 32 + 2 * t) * value_width + head * GDN_DIM + part * GDN_VALUES + row;
 #pragma unroll
     for (u32 n = 0; n < 4; n++)
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) out[(u64)(8 * n + e % 2) * value_width + e / 2 * 8] = mine[n][e];
+      for (u32 e = 0; e < 4; e++) out[(u64)(8 * n + e % 2) * value_width + e / 2 * 8] = mine[n][e] * (1.0f / GDN_UNIT);
     // S <- exp(G_last) S + sum over tokens of exp(G_last - G) d k^T.
     float last = decay[GDN_STEP - 1];
 #pragma unroll
@@ -472,10 +477,10 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       for (u32 j = 0; j < 4; j++) {
         // Rows of the tile are the product's depth here, so both operands' halves change places.
         uint4 b = load_transposed(gdn_rows(k_at, 16 * j, half * 8 + 2 * n, lane));
-        mma(s[2 * n], high[j], b.x, b.y);
-        mma(s[2 * n + 1], high[j], b.z, b.w);
-        mma(s[2 * n], low[j], b.x, b.y);
-        mma(s[2 * n + 1], low[j], b.z, b.w);
+        mma_half(s[2 * n], high[j], b.x, b.y);
+        mma_half(s[2 * n + 1], high[j], b.z, b.w);
+        mma_half(s[2 * n], low[j], b.x, b.y);
+        mma_half(s[2 * n + 1], low[j], b.z, b.w);
       }
     }
     __syncwarp();
@@ -484,5 +489,7 @@ extern "C" __global__ void __launch_bounds__(160, 1)
 #pragma unroll
   for (u32 n = 0; n < 8; n++)
 #pragma unroll
-    for (u32 h = 0; h < 2; h++) *(float2*)(own + 8 * h * GDN_DIM + 8 * n) = make_float2(s[n][2 * h], s[n][2 * h + 1]);
+    for (u32 h = 0; h < 2; h++) 
+      *(float2*)(own + 8 * h * GDN_DIM + 8 * n) =
+          make_float2(s[n][2 * h] * (1.0f / GDN_UNIT), s[n][2 * h + 1] * (1.0f / GDN_UNIT));
 }

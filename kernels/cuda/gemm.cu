@@ -32,7 +32,7 @@ DEVICE WeightRow weight_row(const void* w, const void* s, const void* b, u64 row
   r.biases = (const u16*)b + row * (cols / GROUP);
   return r;
 }
-// Half a group: 32 codes.
+// Half a group: 32 codes, scale and bias times WEIGHT_UNIT.
 struct HalfGroup {
   uint4 codes;
   float scale, bias;
@@ -40,11 +40,11 @@ struct HalfGroup {
 DEVICE HalfGroup fetch(const WeightRow& r, u32 step, u32 half) {
   HalfGroup h;
   h.codes = __ldg(r.codes + step * 2 + half);
-  h.scale = bfloat(__ldg(r.scales + step));
-  h.bias = bfloat(__ldg(r.biases + step));
+  h.scale = bfloat(__ldg(r.scales + step)) * WEIGHT_UNIT;
+  h.bias = bfloat(__ldg(r.biases + step)) * WEIGHT_UNIT;
   return h;
 }
-// As bfloats. 128 + code is a float with the code in the bits from 16 on.
+// As halves. 128 + code is a float with the code in the bits from 16 on.
 DEVICE void put(u16* to, const HalfGroup& h) {
   float less = fmaf(-128.0f, h.scale, h.bias);
   u32 words[4] = {h.codes.x, h.codes.y, h.codes.z, h.codes.w};
@@ -56,7 +56,7 @@ DEVICE void put(u16* to, const HalfGroup& h) {
       u32 low = j < 2 ? words[i] << (16 - 8 * j) : words[i] >> (8 * j - 16);
       u32 high = j < 2 ? words[i] << (12 - 8 * j) : words[i] >> (8 * j - 12);
       float a = __uint_as_float((low & 0x000f0000u) | 0x43000000u), b = __uint_as_float((high & 0x000f0000u) | 0x43000000u);
-      out[j] = pack_bfloats(fmaf(a, h.scale, less), fmaf(b, h.scale, less));
+      out[j] = pack_limited(fmaf(a, h.scale, less), fmaf(b, h.scale, less));
     }
     ((uint4*)to)[i] = make_uint4(out[0], out[1], out[2], out[3]);
   }
@@ -117,11 +117,17 @@ DEVICE void multiply(Sums<ROWS>& sums, const u16* const (&inputs)[ROWS / 32], co
       for (u32 i = 0; i < S::M; i++)
 #pragma unroll
         for (u32 j = 0; j < S::N / 2; j++) {
-          mma(sums.v[i][2 * j], x[i], w[j].x, w[j].y);
-          mma(sums.v[i][2 * j + 1], x[i], w[j].z, w[j].w);
+          mma_half(sums.v[i][2 * j], x[i], w[j].x, w[j].y);
+          mma_half(sums.v[i][2 * j + 1], x[i], w[j].z, w[j].w);
         }
     }
   }
+#pragma unroll
+  for (u32 i = 0; i < S::M; i++)
+#pragma unroll
+    for (u32 j = 0; j < S::N; j++)
+#pragma unroll
+      for (u32 k = 0; k < 4; k++) sums.v[i][j][k] *= WEIGHT_UNDO;
 }
 // Calls f(row of the tile, weight row of the tile, two sums: of this weight row and the next one).
 template <u32 ROWS, class F> DEVICE void for_each_pair(const Sums<ROWS>& sums, F f) {
@@ -141,8 +147,8 @@ struct Chunk {
   u32 position, tokens, slot;
 };
 
-// y = x W^T (f32 or bfloats), or y += x W^T. Grid: (sum over matrices of ceil(rows / 128), ceil(tokens / 128)).
-template <bool NARROW, bool ADD> DEVICE void gemm(const GemmArgs& a, const GemmLaunch& l, u8* shared) {
+// y = x W^T, or y += x W^T, in f32. Grid: (sum over matrices of ceil(rows / 128), ceil(tokens / 128)).
+template <bool ADD> DEVICE void gemm(const GemmArgs& a, const GemmLaunch& l, u8* shared) {
   grid_enter(l.step);
   u32 tokens = loadu(&((const Chunk*)a.chunk)->tokens), token0 = blockIdx.y * 128, cols = a.shape.cols;
   if (token0 >= tokens) return;
@@ -167,36 +173,24 @@ template <bool NARROW, bool ADD> DEVICE void gemm(const GemmArgs& a, const GemmL
     u64 at = (u64)token * a.shape.stride + offset + out;
     if (token >= tokens || out >= rows) return;
     bool both = out + 1 < rows;
-    if (NARROW) {
-      u32 pair = pack_bfloats(v0, v1);
-      u16* y = (u16*)a.y + at;
-      if (both && at % 2 == 0)
-        *(u32*)y = pair;
-      else {
-        y[0] = (u16)pair;
-        if (both) y[1] = (u16)(pair >> 16);
-      }
+    float* y = (float*)a.y + at;
+    if (both && at % 2 == 0) {
+      float2 old = ADD ? *(const float2*)y : make_float2(0.0f, 0.0f);
+      *(float2*)y = make_float2(old.x + v0, old.y + v1);
     } else {
-      float* y = (float*)a.y + at;
-      if (both && at % 2 == 0) {
-        float2 old = ADD ? *(const float2*)y : make_float2(0.0f, 0.0f);
-        *(float2*)y = make_float2(old.x + v0, old.y + v1);
-      } else {
-        y[0] = ADD ? y[0] + v0 : v0;
-        if (both) y[1] = ADD ? y[1] + v1 : v1;
-      }
+      y[0] = ADD ? y[0] + v0 : v0;
+      if (both) y[1] = ADD ? y[1] + v1 : v1;
     }
   });
 }
-#define GEMM(name, narrow, add)                                                                                \
+#define GEMM(name, add)                                                                                        \
   extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)                                                \
       name(const __grid_constant__ GemmArgs a, const __grid_constant__ GemmLaunch l) {                         \
     extern __shared__ __align__(128) u8 shared[];                                                              \
-    gemm<narrow, add>(a, l, shared);                                                                           \
+    gemm<add>(a, l, shared);                                                                                   \
   }
-GEMM(native_gemm, false, false)
-GEMM(native_gemm_add, false, true)
-GEMM(native_gemm_bfloat, true, false)
+GEMM(native_gemm, false)
+GEMM(native_gemm_add, true)
 
 // The weight row of gate (or, for odd eights of the tile, of up) behind weight row r of a joint tile from column0 on: so a
 // lane has both for the same column.
@@ -231,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
         float f = factors[m];
         float v0 = silu(sums.v[i][0][2 * half]) * sums.v[i][1][2 * half] * f;
         float v1 = silu(sums.v[i][0][2 * half + 1]) * sums.v[i][1][2 * half + 1] * f;
-        *(u32*)((u16*)a.h + (u64)(first + m) * width + column) = pack_bfloats(v0, v1);
+        *(u32*)((u16*)a.h + (u64)(first + m) * width + column) = pack_results(v0, v1);
       }
     }
 }
@@ -288,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
           float f = factors[m];
           float v0 = silu(sums.v[i][2 * p][2 * half]) * sums.v[i][2 * p + 1][2 * half] * f;
           float v1 = silu(sums.v[i][2 * p][2 * half + 1]) * sums.v[i][2 * p + 1][2 * half + 1] * f;
-          *(u32*)((u16*)a.h + (u64)(token0 + m) * width + column) = pack_bfloats(v0, v1);
+          *(u32*)((u16*)a.h + (u64)(token0 + m) * width + column) = pack_results(v0, v1);
         }
       }
 }

@@ -31,26 +31,30 @@ DEVICE void copies_arrive(u64* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
-// Two codes as bfloats: byte t of a word, low half first. 128 + code is exact in a bfloat, as is its difference to 128;
-// the product with the scale plus the bias is rounded once.
-DEVICE u32 expand(u32 word, u32 select, u32 scale, u32 bias) {
-  u32 v = (__byte_perm(word, word >> 4, select) & 0x000f000fu) | 0x43004300u;
-  asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(v) : "r"(0x43004300u));
+// Two codes as halves: of byte t of a word the low one, then sixteen times the high one, where it is already; `scales` makes up
+// for that. 1,024 + what is left of a byte is exact in a half, as is the difference to 1,024; the product with the
+// scale plus the bias is rounded once.
+DEVICE u32 expand(u32 word, u32 select, u32 scales, u32 bias) {
+  u32 v = __byte_perm(word, 0, select);
+  // v & mask | 1,024 twice, which is one instruction; of its constants one is in a register.
+  asm("lop3.b32 %0, %0, %1, %2, 0xea;" : "+r"(v) : "n"(0x00f0000fu), "r"(0x64006400u));
+  asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(v) : "r"(0x64006400u));
   // In its place, while the instructions before it run.
-  asm volatile("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(v) : "r"(scale), "r"(bias));
+  asm volatile("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(v) : "r"(scales), "r"(bias));
   return v;
 }
 // The first operands of the four instructions of a group. `row`: the thread's first; the other is row + 8.
 DEVICE void expand_group(u32 (&a)[16], const u8* piece, u32 row, u32 t, u32 group) {
-  u32 select = t | (4 + t) << 8, place = (2 * group ^ row % 8) * 16;
+  u32 select = t | t << 8, place = (2 * group ^ row % 8) * 16;
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
     const u8* codes = piece + (row + 8 * h) * HOPPER_PITCH;
     uint4 p = *(const uint4*)(codes + place), q = *(const uint4*)(codes + (place ^ 16));
     const u8* factors = piece + HOPPER_ROWS * HOPPER_PITCH + (row + 8 * h) * HOPPER_GROUPS + group * 2;
-    u32 scale = *(const u16*)factors, bias = *(const u16*)(factors + HOPPER_ROWS * HOPPER_GROUPS);
-    scale = __byte_perm(scale, 0, 0x1010);
-    bias = __byte_perm(bias, 0, 0x1010);
+    u32 both = weight_factors(*(const u16*)factors, *(const u16*)(factors + HOPPER_ROWS * HOPPER_GROUPS));
+    u32 scale = __byte_perm(both, 0, 0x1010), bias = __byte_perm(both, 0, 0x3232);
+    // 1 and 1/16, exact down to scales of 5e-7.
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(scale) : "r"(0x2c003c00u));
     a[h] = expand(p.x, select, scale, bias);
     a[2 + h] = expand(p.y, select, scale, bias);
     a[4 + h] = expand(p.z, select, scale, bias);
@@ -133,7 +137,7 @@ template <class J> DEVICE void bring_tiles(const J& job, u8* shared) {
   }
 }
 
-// What multiplies: 64 weight rows of a tile times N inputs.
+// What multiplies: 64 weight rows of a tile times N inputs. The sums that a job stores are times WEIGHT_UNIT.
 template <class J>
 DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>::PLACES>& next, Place<2>& w, u8* shared, const u32* notes) {
   constexpr u32 WIDE = J::WIDE;
@@ -286,6 +290,20 @@ template <u32 WIDTH, bool ADD> struct Dense {
   MEMBER const void* note(const Tile&, u32) const { return 0; }
   MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32*) const {
     float* y = (float*)a.y + (u64)t.token0 * a.shape.stride + t.offset + t.row0;
+    if (!ADD && t.inputs == WIDE && t.row0 + HOPPER_ROWS <= t.rows) {
+      // A whole tile: nothing to ask for each value.
+      float *even = y + (u64)column * a.shape.stride + row, *odd = even + a.shape.stride;
+#pragma unroll
+      for (u32 i = 0; i < WIDE / 8; i++) {
+        even[0] = d[4 * i] * WEIGHT_UNDO;
+        odd[0] = d[4 * i + 1] * WEIGHT_UNDO;
+        even[8] = d[4 * i + 2] * WEIGHT_UNDO;
+        odd[8] = d[4 * i + 3] * WEIGHT_UNDO;
+        even += 8 * a.shape.stride;
+        odd += 8 * a.shape.stride;
+      }
+      return;
+    }
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
       u32 r = row + 8 * h;
@@ -303,14 +321,14 @@ template <u32 WIDTH, bool ADD> struct Dense {
 #pragma unroll
           for (u32 i = 0; i < 16; i++) {
             u32 c = (block + i) / 2 * 8 + column + i % 2;
-            if (c < t.inputs) y[(u64)c * a.shape.stride + r] = old[i] + d[(block + i) / 2 * 4 + 2 * h + i % 2];
+            if (c < t.inputs) y[(u64)c * a.shape.stride + r] = old[i] + d[(block + i) / 2 * 4 + 2 * h + i % 2] * WEIGHT_UNDO;
           }
         }
       } else {
 #pragma unroll
         for (u32 i = 0; i < WIDE / 4; i++) {
           u32 c = i / 2 * 8 + column + i % 2;
-          if (c < t.inputs) y[(u64)c * a.shape.stride + r] = d[i / 2 * 4 + 2 * h + i % 2];
+          if (c < t.inputs) y[(u64)c * a.shape.stride + r] = d[i / 2 * 4 + 2 * h + i % 2] * WEIGHT_UNDO;
         }
       }
     }
@@ -346,9 +364,9 @@ DEVICE bool pair_tile(u32 i, const uint4& b, u32 columns, u32 width, PairTile& t
   return b.z != 0;
 }
 
-// The bfloat at a row of `width`: silu(gate) up factor.
+// The half at a row of `width`: silu(gate) up factor, from sums.
 DEVICE void store_gated(void* h, u64 at, float gate, float up, float factor) {
-  *(u16*)((u16*)h + at) = (u16)pack_bfloats(silu(gate) * up * factor, 0.0f);
+  *((u16*)h + at) = (u16)pack_results(silu(gate * WEIGHT_UNDO) * (up * WEIGHT_UNDO) * factor, 0.0f);
 }
 
 template <u32 WIDTH> struct ExpertsGateUp {
@@ -402,8 +420,8 @@ template <u32 WIDTH> struct ExpertsDown {
       if (i / 2 * 8 >= t.inputs) break;
       if (m >= t.inputs) continue;
       float* y = (float*)a.y + (u64)notes[m] * a.shape.hidden + t.column0 + row;
-      if (t.column0 + row < a.shape.hidden) y[0] = d[i / 2 * 4 + i % 2];
-      if (t.column0 + row + 8 < a.shape.hidden) y[8] = d[i / 2 * 4 + 2 + i % 2];
+      if (t.column0 + row < a.shape.hidden) y[0] = d[i / 2 * 4 + i % 2] * WEIGHT_UNDO;
+      if (t.column0 + row + 8 < a.shape.hidden) y[8] = d[i / 2 * 4 + 2 + i % 2] * WEIGHT_UNDO;
     }
   }
 };

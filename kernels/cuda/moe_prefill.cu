@@ -17,23 +17,6 @@
 // Behind the stages: scales, then biases of all rows, 16 bytes more a row than they take.
 #define ROUTER_SHARED(cols) (ROUTER_STAGES * ROUTER_STAGE + 2 * ROUTER_ROWS * ((cols) / GROUP * 2 + 16))
 
-DEVICE void mma_half(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-// Two floats as halves, the first in the low half; and what they lack.
-DEVICE u32 pack_halves(float low, float high) {
-  u32 r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-DEVICE u32 pack_rest_halves(float low, float high, u32 packed) {
-  float a, b;
-  asm("{\n .reg .b16 l, h;\n mov.b32 {l, h}, %2;\n cvt.f32.f16 %0, l;\n cvt.f32.f16 %1, h;\n}" : "=f"(a), "=f"(b) : "r"(packed));
-  return pack_halves(low - a, high - b);
-}
 // Two of a word's bytes as halves: 1,024 + code is exact.
 DEVICE u32 byte_halves(u32 word, u32 select) {
   u32 v = __byte_perm(word, 0x64646464u, select);

@@ -1,6 +1,6 @@
 // Matrix instructions of a warpgroup (128 threads, Hopper's wgmma) on tiles in shared memory.
 //
-// Tiles have rows of 128 bytes, 64 bfloats; the 16-byte piece p of row r lies at piece p ^ (r % 8), which is what the
+// Tiles have rows of 128 bytes, 64 halves; the 16-byte piece p of row r lies at piece p ^ (r % 8), which is what the
 // instructions call 128-byte swizzling. A tile starts at a multiple of 1,024 bytes; wider matrices are several tiles.
 // The sums of an instruction with N columns: thread 32 w + 4 g + t has rows 16 w + g and 16 w + g + 8, columns 8 i + 2 t and
 // the next one, for i < N / 8: d[4 i], d[4 i + 1] of the first row, d[4 i + 2], d[4 i + 3] of the second.
@@ -48,7 +48,7 @@ DEVICE u64 tile_at(u32 address, u32 leading) {
 #define WARPGROUP_MULTIPLY(NAME, SUMS, N, A, B, KEEP, TRANSPOSED, ...)                                                    \
   DEVICE void NAME(float (&d)[SUMS], const u32* a, u64 b, u32 keep) {                                                     \
     asm volatile("{\n .reg .pred keep;\n setp.ne.b32 keep, " KEEP ", 0;\n"                                               \
-                 " wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" NAMES##SUMS "}, {" A "}, " B                \
+                 " wgmma.mma_async.sync.aligned.m64n" N "k16.f32.f16.f16 {" NAMES##SUMS "}, {" A "}, " B                \
                  ", keep, 1, 1, " TRANSPOSED ";\n}"                                                                       \
                  : __VA_ARGS__                                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));                                        \
@@ -66,7 +66,7 @@ WARPGROUP_MULTIPLY(warpgroup_multiply_transposed, 128, "256", "%128, %129, %130,
 DEVICE void warpgroup_multiply(float (&d)[32], u64 a, u64 b, u32 keep) {
   asm volatile(
       "{\n .reg .pred keep;\n setp.ne.b32 keep, %34, 0;\n"
-      " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES32 "}, %32, %33, keep, 1, 1, 0, 0;\n}"
+      " wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" NAMES32 "}, %32, %33, keep, 1, 1, 0, 0;\n}"
       : SUMS32(d, 0)
       : "l"(a), "l"(b), "r"(keep));
 }

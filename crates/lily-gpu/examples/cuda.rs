@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run --release -p lily-gpu --example cuda -- compile ARCH       # into the kernel cache; needs NVRTC, no GPU
 //! cargo run --release -p lily-gpu --example cuda -- golden FILE        # every op on the software GPU; needs no GPU
-//! cargo run --release -p lily-gpu --example cuda -- check FILE         # every op against that; batches against single tokens
+//! cargo run --release -p lily-gpu --example cuda -- check FILE         # every op against that; batches against single tokens; prefill-check
 //! cargo run --release -p lily-gpu --example cuda -- check-batches      # the latter alone
 //! cargo run --release -p lily-gpu --example cuda -- steps              # a few steps, for a memory checker
 //! cargo run --release -p lily-gpu --example cuda -- compare [CONTEXT,...]   # 4 layers against the CPU backend
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["check", file] => {
             ops::check(file.as_ref())?;
             ops::check_batches()?;
-            bench::prefill_check()
+            prefill::check()
         }
         ["check-batches"] => ops::check_batches(),
         ["steps"] => bench::steps(),

@@ -79,7 +79,7 @@ fn plans_fit_the_kernels() {
 fn prefill_plans_fit_the_kernels() {
     let manifest = kernels::manifest().unwrap_or_else(|e| panic!("{e}"));
     let both = |(name, model): (_, ModelShape)| {
-        [Products::F32, Products::Bf16].map(|p| (name, model.clone().with_products(p)))
+        [Products::F32, Products::F16].map(|p| (name, model.clone().with_products(p)))
     };
     for (name, model) in shapes().into_iter().flat_map(both) {
         for tokens in [32, 64, 256, 2048] {
@@ -112,7 +112,7 @@ fn every_kernel_fits_an_m1() {
         let chunk =
             PrefillShape { tokens: 256, slots: 4, capacity: 4096, context: 4096, head: PrefillHead::Last };
         let chunks =
-            [Products::F32, Products::Bf16].map(|p| prefill_plan(&model.clone().with_products(p), &chunk));
+            [Products::F32, Products::F16].map(|p| prefill_plan(&model.clone().with_products(p), &chunk));
         [vec![step], chunks.to_vec()].concat()
     });
     for op in plans.flat_map(|p| p.ops) {
@@ -158,7 +158,7 @@ fn the_report_prints_the_counters() {
     let text =
         report("qwen3.6-35b-a3b, 40 layers", &config, &Quantization::mlx_4bit(40), &[256, 4096, 32_768]);
     println!("{text}");
-    let prefill = ["| 4,096 | f32 | 663 | 583 |", "| 4,096 | BF16 | 663 | 583 |"];
+    let prefill = ["| 4,096 | f32 | 663 | 583 |", "| 4,096 | F16 | 663 | 583 |"];
     for row in ["| 256 | 254 | 254 |", "| 4,096 | 254 | 254 |"].into_iter().chain(prefill) {
         assert!(text.contains(row), "{row}");
     }

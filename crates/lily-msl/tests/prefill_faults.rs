@@ -7,7 +7,7 @@ use std::process::Command;
 use bytemuck::cast_slice;
 use common::device::*;
 use common::*;
-use half::bf16;
+use half::{bf16, f16};
 use lily_msl::emit::STRICT_FLAGS;
 use lily_msl::soft::{Arg, Dispatch, Fault, FaultKind, SoftError, SoftLibrary};
 
@@ -15,9 +15,8 @@ use lily_msl::soft::{Arg, Dispatch, Fault, FaultKind, SoftError, SoftLibrary};
 /// instantiations only those stay that the tests here run.
 fn seeded(root: &str, changed: &str, from: &str, to: &str, occurrence: usize) -> lily_msl::Unit {
     let used = [
-        "GEMM(\"gemm_\", bfloat, 32",
+        "GEMM(\"gemm_\", half, 32",
         "FLASH(\"attention_prefill_\", 4",
-        "template [[host_name(\"attention_prepare\")]]",
         "template [[host_name(\"experts_down\")]]",
     ];
     let kept = |line: &&str| {
@@ -56,7 +55,7 @@ fn gemm(lib: &SoftLibrary, seed: u32) -> Result<(), Box<Fault>> {
     let mut r = Random(1);
     let (cols, rows, tokens) = (128usize, 40usize, 20usize);
     let m = Quant::random(&mut r, rows, cols, 4);
-    let x = bfloats(&mut r, tokens * cols, 1.0, 0.0);
+    let x = halves(&mut r, tokens * cols, 1.0, 0.0);
     let mut y = vec![f32::NAN; tokens * rows];
     let shape = [cols as u32, 1, 0, 0, rows as u32, 0, 0, 0, 4, 0, 0, 0, rows as u32, EPS.to_bits(), 0, 0];
     let chunk = chunk(0, tokens, 0);
@@ -131,7 +130,7 @@ fn a_wrong_address_space_is_no_kernel() {
 }
 
 /// A chunk of five tokens behind 66 others through both dispatches of attention; the results.
-fn attention(lib: &SoftLibrary, seed: u32) -> Result<Vec<bf16>, Box<Fault>> {
+fn attention(lib: &SoftLibrary, seed: u32) -> Result<Vec<f16>, Box<Fault>> {
     const D: usize = 256;
     let mut r = Random(2);
     let (tokens, heads, start, capacity) = (5usize, 4usize, 66usize, 80usize);
@@ -144,8 +143,8 @@ fn attention(lib: &SoftLibrary, seed: u32) -> Result<Vec<bf16>, Box<Fault>> {
     let (mut keys, mut values) = (bfloats(&mut r, start * D, 1.0, 0.0), bfloats(&mut r, start * D, 1.0, 0.0));
     keys.resize(capacity * D, bf16::NAN);
     values.resize(capacity * D, bf16::NAN);
-    let mut queries = vec![bf16::NAN; tokens * heads * D];
-    let mut y = vec![bf16::NAN; tokens * heads * D];
+    let mut queries = vec![f16::NAN; tokens * heads * D];
+    let mut y = vec![f16::NAN; tokens * heads * D];
     let a = vec![
         ("projected", read(&projected)),
         ("q_gain", read(&gain)),
@@ -248,7 +247,7 @@ fn a_block_that_reads_past_its_pairs_is_caught() {
     let down = |lib: &SoftLibrary| {
         let mut r = Random(4);
         let (hidden, width, pairs) = (64usize, 64usize, 9usize);
-        let h = bfloats(&mut r, pairs * width, 1.0, 0.0);
+        let h = halves(&mut r, pairs * width, 1.0, 0.0);
         let m = Quant::random(&mut r, hidden, width, 4);
         let order: Vec<u32> = (0..pairs as u32).rev().collect();
         let blocks = [[0u32, 0, pairs as u32, 0], [0; 4]];

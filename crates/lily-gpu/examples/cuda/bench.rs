@@ -243,56 +243,6 @@ pub fn steps() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A chunk of 300 tokens through four layers, native against translated kernels. The router's choice is discrete: where two
-/// logits are nearly equal, rounding decides, and a token's result differs as a whole. So the bar is on most tokens.
-pub fn prefill_check() -> Result<(), Box<dyn Error>> {
-    const TOKENS: usize = 300;
-    let mut all: Vec<Vec<f32>> = Vec::new();
-    for native in [false, true] {
-        let mut b = Bench::new(4, CudaOptions { native, early: native, ..CudaOptions::default() })?;
-        let (ms, handle, plan) = b.prefill(TOKENS.next_multiple_of(32), 0)?;
-        let kernels: std::collections::BTreeSet<String> = b.device.kernels_of(handle).into_iter().collect();
-        println!(
-            "prefill of {} tokens, 4 layers: {ms:.2} ms with {} kernels, {} of them native",
-            TOKENS.next_multiple_of(32),
-            kernels.len(),
-            kernels.iter().filter(|k| k.starts_with("native")).count()
-        );
-        // Once more from the same state, as timing has moved it.
-        b.reset(&plan)?;
-        let vocab = b.model.config.vocab_size as u32;
-        let ids: Vec<u32> = (0..TOKENS as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect();
-        let ticket =
-            b.device.submit(handle, &PrefillInputs::new(TOKENS.next_multiple_of(32)).encode(&ids, 0, 0))?;
-        b.device.wait(ticket)?;
-        let hidden = b.model.config.hidden_size;
-        let mut residual = vec![0f32; TOKENS * hidden];
-        b.device.read(b.memory["residual"].buffer, 0, bytemuck::cast_slice_mut(&mut residual))?;
-        all.push(residual);
-    }
-    let hidden = all[0].len() / TOKENS;
-    let mut errors: Vec<f64> = all[0]
-        .chunks(hidden)
-        .zip(all[1].chunks(hidden))
-        .map(|(a, b)| {
-            let norm: f64 = a.iter().map(|x| (*x as f64).powi(2)).sum();
-            let difference: f64 = a.iter().zip(b).map(|(x, y)| ((x - y) as f64).powi(2)).sum();
-            (difference / norm).sqrt()
-        })
-        .collect();
-    errors.sort_unstable_by(f64::total_cmp);
-    let (middle, most, largest) = (errors[TOKENS / 2], errors[TOKENS * 9 / 10], errors[TOKENS - 1]);
-    println!(
-        "prefill, relative error of a token's residual: median {middle:.2e}, 90 % below {most:.2e}, largest {largest:.2e}"
-    );
-    // NaN sorts last and fails.
-    if most < 1e-2 && largest.is_finite() {
-        Ok(())
-    } else {
-        Err("native prefill differs from translated".into())
-    }
-}
-
 /// What [`run`] measures.
 pub const PARTS: [&str; 5] = ["decode", "batch", "prefill", "options", "ablation"];
 

@@ -30,7 +30,7 @@ const BY_STEPS: usize = 5_000;
 const REFERENCE: usize = 1;
 /// Time for the reference at one context.
 const REFERENCE_TIME: Duration = Duration::from_secs(12);
-/// Bars for a backend whose matrix inputs are BF16.
+/// Bars for a backend whose matrix inputs have 16 bits.
 const KL_BAR: f64 = 5e-4;
 const SAME_BAR: f64 = 0.99;
 
@@ -141,7 +141,7 @@ fn compare(config: &ModelConfig, contexts: &[usize], name: &str) -> Result<bool,
             gpu.prefill(by_chunks, chunk, wanted, &mut chunk_logits)?;
         }
         let on_gpu = started.elapsed().as_secs_f64() - on_cpu;
-        // Two tokens at a time are decode steps: nothing is rounded to BF16 but the cache.
+        // Two tokens at a time are decode steps: nothing is rounded to 16 bits but the cache.
         let by_steps = (context <= BY_STEPS).then(|| gpu.new_sequence(context + STEPS)).transpose()?;
         if let Some(s) = by_steps {
             for chunk in prompt.chunks(2) {

@@ -36,6 +36,16 @@ pub struct Region {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlanHandle(pub u64);
 
+/// What kernels compute with where their arguments are f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// f32, or more than 15 bits of it.
+    #[default]
+    F32,
+    /// Halves in some products.
+    F16,
+}
+
 /// A submission. Later ones have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
@@ -104,6 +114,12 @@ pub trait Device: Send {
     /// Binds a plan to memory: `regions[i]` is the plan's buffer `i`, at least as long. The plan's input buffer, if it
     /// has one, is the device's own: `None` stands in its place.
     fn prepare(&mut self, plan: Arc<Plan>, regions: &[Option<Region>]) -> Result<PlanHandle>;
+
+    /// What the least exact of a plan's kernels computes with: the kernels that run here, which need not be those that the
+    /// plan names.
+    fn precision(&self, _plan: PlanHandle) -> Precision {
+        Precision::F32
+    }
 
     /// Forgets a plan. Unknown handles are ignored.
     fn discard(&mut self, plan: PlanHandle);

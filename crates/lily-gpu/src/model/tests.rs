@@ -99,7 +99,7 @@ fn declared_bytes_are_the_bytes_touched() {
 /// declared, and most ops just that. Two chunks, the second behind a decode step, with a ragged end.
 #[test]
 fn declared_bytes_of_chunks() {
-    for products in [Products::F32, Products::Bf16] {
+    for products in [Products::F32, Products::F16] {
         let Some((mut m, traffic)) = model(tiny(), 3) else { return };
         assert_eq!(m.shape.products, Products::F32);
         m.shape.products = products;
@@ -257,10 +257,10 @@ fn faults_of_a_chunks_plan_are_caught() {
     assert_eq!(chunk_with(&mut m, |_| {}).unwrap(), good);
 }
 
-/// Products rounded to BF16, as CUDA has them: logits stay within the bar for BF16 backends where no router's near tie is
-/// decided otherwise, which with these random weights happens for one token in six.
+/// Products rounded to halves, as CUDA has them: logits stay within the bar for backends of 16 bits where no router's near tie
+/// is decided otherwise.
 #[test]
-fn chunks_of_bf16_products() {
+fn chunks_of_f16_products() {
     let device = match SoftDevice::new(SoftOptions { checked: false, seed: 4 }) {
         Ok(device) => device,
         Err(error) => return println!("skipped: {error}"),
@@ -280,7 +280,7 @@ fn chunks_of_bf16_products() {
         m.free_sequence(s);
         all
     };
-    let (exact, rounded) = (run(Products::F32), run(Products::Bf16));
+    let (exact, rounded) = (run(Products::F32), run(Products::F16));
     let mut differences: Vec<f32> = exact
         .chunks(vocab)
         .zip(rounded.chunks(vocab))
@@ -288,8 +288,8 @@ fn chunks_of_bf16_products() {
         .collect();
     differences.sort_by(f32::total_cmp);
     let (median, worst) = (differences[38], differences[76]);
-    println!("BF16 products against f32: logits differ by {median:.2e} (median), {worst:.2e} (largest)");
-    assert!(median > 1e-3 && median <= 0.25 && worst <= 5.0, "{median} {worst}");
+    println!("F16 products against f32: logits differ by {median:.2e} (median), {worst:.2e} (largest)");
+    assert!(median > 1e-4 && median <= 0.05 && worst <= 0.25, "{median} {worst}");
 }
 
 /// Two neighbouring levels made one, everywhere: the barrier between them was needed.

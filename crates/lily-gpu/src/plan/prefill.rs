@@ -2,7 +2,7 @@
 //!
 //! Weights are dequantised inside the matrix tiles, experts are chosen and sorted by kernels: nothing of a chunk is
 //! known to the host before it ends, and no expanded weight reaches memory. The residual stream, the router and the GDN
-//! state stay in f32; what enters a matrix unit is f32 or BF16 ([`Products`]).
+//! state stay in f32; what enters a matrix unit is f32 or f16 ([`Products`]).
 //!
 //! One plan serves every chunk up to the size its grids were made for; how many tokens there are stands in the input.
 
@@ -17,6 +17,7 @@ use super::{
 
 const F32: usize = size_of::<f32>();
 const BF16: usize = 2;
+const F16: usize = 2;
 const U32: usize = size_of::<u32>();
 /// Bytes of `PrefillChunk` (shapes.metal.h): position, tokens, slot.
 const CHUNK_BYTES: usize = 3 * U32;
@@ -179,7 +180,7 @@ impl<'a> Prefill<'a> {
         let hidden = self.m.config.hidden_size;
         let (gain, shape) = (self.vector(gain, hidden), self.rows_shape());
         let (kernel, element) = match self.m.products {
-            Products::Bf16 => ("norm_rows", "bfloat4"),
+            Products::F16 => ("norm_rows", "half4"),
             Products::F32 => ("norm_rows_float", "float4"),
         };
         let bytes = self.s.tokens * hidden * self.input_bytes();
@@ -199,8 +200,8 @@ impl<'a> Prefill<'a> {
         let stride: usize = matrices.iter().map(|m| m.rows).sum();
         let tile = routes::gemm_rows(tokens);
         let kernel = match (input, add) {
-            (Products::Bf16, false) => "gemm_",
-            (Products::Bf16, true) => "gemm_add_",
+            (Products::F16, false) => "gemm_",
+            (Products::F16, true) => "gemm_add_",
             (Products::F32, false) => "gemm_float_",
             (Products::F32, true) => "gemm_float_add_",
         };
@@ -293,7 +294,7 @@ impl<'a> Prefill<'a> {
         let bytes = t * width * self.input_bytes();
         let y = Self::part(self.mixed, bytes);
         let (kernel, element) = match self.m.products {
-            Products::Bf16 => ("gdn_gate", "bfloat4"),
+            Products::F16 => ("gdn_gate", "half4"),
             Products::F32 => ("gdn_gate_float", "float4"),
         };
         self.b
@@ -327,7 +328,8 @@ impl<'a> Prefill<'a> {
 
         let (q_gain, k_gain) = (self.vector(at("q_norm.weight"), dim), self.vector(at("k_norm.weight"), dim));
         let rates = self.b.buffer("rotary_rates", c.rotary_dim / 2 * 8, BufferKind::Constant);
-        let queries = self.scratch("prefill_queries", t * heads * dim * BF16);
+        // Halves whatever the products take: attention_prefill.metal says why.
+        let queries = self.scratch("prefill_queries", t * heads * dim * F16);
         let row = kv_heads * dim * BF16;
         let cache = self.s.slots * self.s.capacity * row;
         let keys = self.b.buffer(format!("layers.{layer}.keys"), cache, BufferKind::Kv);
@@ -344,19 +346,18 @@ impl<'a> Prefill<'a> {
         ];
         let gates = t * heads * dim * F32;
         let padding = (self.s.context.next_multiple_of(8) - self.s.context) * row;
-        // Queries have 16 bits in either case: attention_prefill.metal says why.
-        let (prepare, flash, element) = match self.m.products {
-            Products::Bf16 => ("attention_prepare", "attention_prefill_", "bfloat"),
-            Products::F32 => ("attention_prepare_half", "attention_prefill_float_", "half"),
+        let flash = match self.m.products {
+            Products::F16 => "attention_prefill_",
+            Products::F32 => "attention_prefill_float_",
         };
         self.b
-            .op(label("prepare"), prepare)
+            .op(label("prepare"), "attention_prepare")
             .read("projected", "float", projected, t * stride * F32 - gates)
             .read_all("q_gain", "bfloat", q_gain)
             .read_all("k_gain", "bfloat", k_gain)
             .read_all("rates", "uint2", rates)
             .read_all("chunk", "PrefillChunk", self.chunk)
-            .write("queries", element, queries, t * heads * dim * BF16)
+            .write("queries", "half", queries, t * heads * dim * F16)
             .write("keys", "bfloat", keys, t * row)
             .write("values", "bfloat", values, t * row + padding)
             .inline("shape", "AttentionShape", shape.clone())
@@ -369,7 +370,7 @@ impl<'a> Prefill<'a> {
         let seen = |step: usize| self.s.context.next_multiple_of(step).min(self.s.capacity) * row;
         self.b
             .op(label("flash"), format!("{flash}{group}"))
-            .read_all("queries", element, queries)
+            .read_all("queries", "half", queries)
             .read("keys", "bfloat", keys, seen(8))
             .read("values", "bfloat", values, seen(8))
             .read("projected", "float", projected, gates)
@@ -394,7 +395,7 @@ impl<'a> Prefill<'a> {
             .op(label, "norm_rows_exact")
             .read_all("residual", "float4", self.residual)
             .read_all("gain", "bfloat4", gain)
-            .write("y", "bfloat4", self.normed, t * hidden * BF16)
+            .write("y", "half4", self.normed, t * hidden * F16)
             .write("exact", "float4", exact, t * hidden * F32)
             .read_all("chunk", "PrefillChunk", self.chunk)
             .inline("shape", "RowsShape", shape)
@@ -460,7 +461,7 @@ impl<'a> Prefill<'a> {
 
         let used = Share::Of(pairs_n, experts);
         let (gate_up, shared_gate_up, down_kernel) = match self.m.products {
-            Products::Bf16 => ("experts_gate_up", "shared_gate_up", "experts_down"),
+            Products::F16 => ("experts_gate_up", "shared_gate_up", "experts_down"),
             Products::F32 => ("experts_gate_up_float", "shared_gate_up_float", "experts_down_float"),
         };
         let (element, h_bytes) = (self.m.products.element(), pairs_n * width * self.input_bytes());

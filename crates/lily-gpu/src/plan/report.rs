@@ -57,11 +57,11 @@ fn mb(bytes: u64) -> String {
 /// One chunk of several sizes.
 fn prefill_table(name: &str, model: &ModelShape, sizes: &[usize]) -> String {
     let mut out = format!(
-        "\nPrefill of one chunk from an empty sequence, {name}. Bytes as above. Products take f32 (Metal) or BF16 (CUDA).\n\n\
+        "\nPrefill of one chunk from an empty sequence, {name}. Bytes as above. Products take f32 (Metal) or F16 (CUDA).\n\n\
          | tokens | products | dispatches | levels | weights read | weights written | KV | state | activations | together | \
          MB a token |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     );
-    let formats = [(Products::F32, "f32"), (Products::Bf16, "BF16")];
+    let formats = [(Products::F32, "f32"), (Products::F16, "F16")];
     for (&tokens, (products, format)) in sizes.iter().flat_map(|s| formats.map(|f| (s, f))) {
         let shape = chunk(tokens);
         let c = Counters::of(&prefill_plan(&model.clone().with_products(products), &shape));

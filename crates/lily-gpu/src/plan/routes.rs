@@ -56,7 +56,7 @@ pub fn gemm_rows(tokens: usize) -> usize {
 /// cost the twofold threadgroup memory and activations, and nothing is rounded.
 pub fn products(device: &DeviceFacts) -> Products {
     match device.kind {
-        "cuda" => Products::Bf16,
+        "cuda" => Products::F16,
         _ => Products::F32,
     }
 }
@@ -160,7 +160,7 @@ mod tests {
                 tensor_ops: false,
             })
         };
-        assert_eq!(["cuda", "metal", "soft"].map(on), [Products::Bf16, Products::F32, Products::F32]);
+        assert_eq!(["cuda", "metal", "soft"].map(on), [Products::F16, Products::F32, Products::F32]);
     }
 
     #[test]

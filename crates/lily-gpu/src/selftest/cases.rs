@@ -224,22 +224,7 @@ fn add_draws(case: &mut Case) -> Option<()> {
     Some(())
 }
 
-/// The product with results in BF16, beside the case's first product.
-fn add_bfloat_product(case: &mut Case) -> Option<()> {
-    let at = case.plan.ops.iter().position(|op| op.kernel == "gemm_32")?;
-    let mut op = case.plan.ops[at].clone();
-    let y = op.args.iter().position(|a| a.name == "y")?;
-    let old = view(&op.args[y])?;
-    let new = add_buffer(case, "bfloat_product", fill(Format::Bf16, old.len as usize / 2, 9));
-    op.kernel = "gemm_bfloat_32".into();
-    op.label += ", results in BF16";
-    op.args[y] = Arg { name: "y", element: "bfloat", value: ArgValue::Buffer { view: new, writes: true } };
-    op.writes = vec![whole(new)];
-    case.plan.ops.insert(at + 1, op);
-    Some(())
-}
-
-/// Kernels whose results or inputs are BF16 where products are rounded, and the routing that the experts need.
+/// Kernels whose results or inputs are halves where products are rounded, and the routing that the experts need.
 fn rounds(kernel: &str) -> bool {
     let beginnings = ["norm_rows", "gemm_", "gdn_gate", "attention_pre", "moe_", "experts_", "shared_"];
     beginnings.iter().any(|b| kernel.starts_with(b))
@@ -276,16 +261,13 @@ pub fn cases() -> Result<Vec<Case>> {
         prefill("prefill, 2 heads", Products::F32, &config(&[Attention], 2, 130), (32, 32, 3))?,
         prefill("prefill, 1 head", Products::F32, &config(&[Attention], 1, 130), (32, 17, 100))?,
         // The kernels that differ where products are rounded.
-        changed(
-            only(
-                prefill("BF16, 8 heads", Products::Bf16, &config(&[Gdn, Attention], 8, 130), (64, 45, 70))?,
-                rounds,
-            ),
-            add_bfloat_product,
-        )?,
-        only(prefill("BF16, 4 heads", Products::Bf16, &config(&[Attention], 4, 130), (32, 9, 0))?, flash),
-        only(prefill("BF16, 2 heads", Products::Bf16, &config(&[Attention], 2, 130), (32, 32, 3))?, flash),
-        only(prefill("BF16, 1 head", Products::Bf16, &config(&[Attention], 1, 130), (32, 17, 100))?, flash),
+        only(
+            prefill("F16, 8 heads", Products::F16, &config(&[Gdn, Attention], 8, 130), (64, 45, 70))?,
+            rounds,
+        ),
+        only(prefill("F16, 4 heads", Products::F16, &config(&[Attention], 4, 130), (32, 9, 0))?, flash),
+        only(prefill("F16, 2 heads", Products::F16, &config(&[Attention], 2, 130), (32, 32, 3))?, flash),
+        only(prefill("F16, 1 head", Products::F16, &config(&[Attention], 1, 130), (32, 17, 100))?, flash),
     ])
 }
 

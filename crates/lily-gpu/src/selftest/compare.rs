@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::device::Precision;
+
 /// Number format of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -33,13 +35,13 @@ impl Format {
 
     /// Largest error, relative to the largest value of the output. In f32 a sum of some hundred products in another order
     /// and functions that differ in their last bits stay a factor of ten below; a result rounded to 16 bits may be one
-    /// rounding off.
-    fn allowed(self) -> f64 {
-        match self {
-            Format::F32 => 2e-5,
-            Format::Bf16 => 1.0 / 128.0,
-            Format::F16 => 1.0 / 1024.0,
-            Format::Words => 0.0,
+    /// rounding off, and so may one that is f32 but was computed from values of 16 bits.
+    fn allowed(self, precision: Precision) -> f64 {
+        match (self, precision) {
+            (Format::F32, Precision::F32) => 2e-5,
+            (Format::Bf16, _) => 1.0 / 128.0,
+            (Format::F16, _) | (Format::F32, Precision::F16) => 1.0 / 1024.0,
+            (Format::Words, _) => 0.0,
         }
     }
 
@@ -70,8 +72,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    pub(super) fn new(output: &str, format: Format, got: &[u8], want: &[u8]) -> Self {
-        let allowed = format.allowed();
+    pub(super) fn new(output: &str, format: Format, precision: Precision, got: &[u8], want: &[u8]) -> Self {
+        let allowed = format.allowed(precision);
         let (got, want) = (format.values(got), format.values(want));
         let mut d = Difference {
             output: output.to_string(),
@@ -134,7 +136,7 @@ mod tests {
     }
 
     fn compare(got: &[f32], want: &[f32]) -> Difference {
-        Difference::new("y", Format::F32, &floats(got), &floats(want))
+        Difference::new("y", Format::F32, Precision::F32, &floats(got), &floats(want))
     }
 
     #[test]
@@ -156,6 +158,17 @@ mod tests {
         assert!(!compare(&[1.0], &[1.0, 1.0]).passed() && !compare(&[], &[]).passed());
     }
 
+    /// What was computed from halves may be off by a rounding of theirs; that alone is not enough for more.
+    #[test]
+    fn precision_of_the_kernel() {
+        let d = |precision, got: f32| {
+            Difference::new("y", Format::F32, precision, &floats(&[got, -2.0]), &floats(&[1.0, -2.0]))
+        };
+        assert!(d(Precision::F32, 1.00003).passed() && !d(Precision::F32, 1.001).passed());
+        assert!(d(Precision::F16, 1.001).passed() && !d(Precision::F16, 1.004).passed());
+        assert!(!d(Precision::F16, f32::NAN).passed());
+    }
+
     #[test]
     fn formats() {
         assert_eq!(Format::of("float4"), Format::F32);
@@ -163,9 +176,11 @@ mod tests {
         assert_eq!(Format::of("half4"), Format::F16);
         assert_eq!(Format::of("uint2"), Format::Words);
         let bf16 = |bits: u16| bits.to_le_bytes().to_vec();
-        let d = |a, b| Difference::new("y", Format::Bf16, &bf16(a), &bf16(b));
+        let d = |a, b| Difference::new("y", Format::Bf16, Precision::F32, &bf16(a), &bf16(b));
         assert!(d(0x3f80, 0x3f81).passed() && !d(0x3f80, 0x3f82).passed()); // 1, one and two steps above
-        let words = |a: u32, b: u32| Difference::new("y", Format::Words, &a.to_le_bytes(), &b.to_le_bytes());
+        let words = |a: u32, b: u32| {
+            Difference::new("y", Format::Words, Precision::F16, &a.to_le_bytes(), &b.to_le_bytes())
+        };
         assert!(words(7, 7).passed() && !words(7, 8).passed());
         assert_eq!(words(7, 8).share(), f64::INFINITY);
     }

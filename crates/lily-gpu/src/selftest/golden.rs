@@ -9,6 +9,7 @@ use super::{
     compare::{Difference, Format},
 };
 use crate::{
+    device::Precision,
     error::{GpuError, Result},
     plan::{Arg, ArgValue, View},
 };
@@ -29,6 +30,22 @@ pub struct Golden {
 
 fn key(case: &Case, index: usize, arg: &str) -> String {
     format!("{}/{index}.{}/{arg}", case.name, case.plan.ops[index].kernel)
+}
+
+/// An op of a case, by itself or among those that belong together with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    Alone(usize),
+    Together(usize),
+}
+
+impl Place {
+    fn key(self, case: &Case, arg: &str) -> String {
+        match self {
+            Place::Alone(index) => key(case, index, arg),
+            Place::Together(index) => format!("{} (together)", key(case, index, arg)),
+        }
+    }
 }
 
 /// The kept values of an output, which need not be whole.
@@ -87,21 +104,22 @@ impl Golden {
         self.vectors.keys().map(String::as_str)
     }
 
-    pub(super) fn keep(&mut self, case: &Case, index: usize, arg: &Arg, got: &[u8]) {
-        self.vectors.insert(key(case, index, arg.name), kept(got, Format::of(arg.element)));
+    pub(super) fn keep(&mut self, case: &Case, place: Place, arg: &Arg, got: &[u8]) {
+        self.vectors.insert(place.key(case, arg.name), kept(got, Format::of(arg.element)));
     }
 
     pub(super) fn compare(
         &self,
         case: &Case,
-        index: usize,
+        place: Place,
         arg: &Arg,
+        precision: Precision,
         got: &[u8],
     ) -> std::result::Result<Difference, String> {
-        let key = key(case, index, arg.name);
+        let key = place.key(case, arg.name);
         let want = self.vectors.get(&key).ok_or_else(|| bad(format!("no vector {key}")).to_string())?;
         let format = Format::of(arg.element);
-        Ok(Difference::new(arg.name, format, &kept(got, format), want))
+        Ok(Difference::new(arg.name, format, precision, &kept(got, format), want))
     }
 
     /// What the buffers hold after an op: its golden outputs.

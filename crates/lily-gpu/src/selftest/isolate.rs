@@ -1,28 +1,30 @@
-//! One op by itself.
+//! One op by itself, or some that belong together.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use crate::{
-    device::{Device, Region},
+    device::{Device, Precision, Region},
     error::Result,
     kernels,
-    plan::{Access, ArgValue, BufferId, BufferKind, Op, Plan, Scalar},
+    plan::{Access, Arg, ArgValue, BufferId, BufferKind, Op, Plan, Scalar},
 };
 
-/// What an op left behind.
+/// What ops left behind.
 pub(super) struct Results {
-    /// For every argument that is written: the bytes of its view.
-    pub outputs: Vec<Option<Vec<u8>>>,
+    /// Op by op, for every argument that is written: the bytes of its view.
+    pub outputs: Vec<Vec<Option<Vec<u8>>>>,
     /// Seconds from submission to the end.
     pub seconds: f64,
+    /// What the device's kernels computed with.
+    pub precision: Precision,
 }
 
-/// A plan of one op. Its buffers hold what `contents` says; which of the old ones they are is returned with it.
-pub(super) fn plan_of(plan: &Plan, op: &Op) -> (Plan, Vec<BufferId>) {
+/// A plan of these ops. Its buffers hold what `contents` says; which of the old ones they are is returned with it.
+pub(super) fn plan_of(plan: &Plan, ops: &[Op]) -> (Plan, Vec<BufferId>) {
     let mut numbers: BTreeMap<BufferId, usize> = BTreeMap::new();
     let mut old = Vec::new();
-    let mut alone =
-        Plan { name: op.label.clone(), buffers: Vec::new(), ops: Vec::new(), levels: vec![vec![0]] };
+    let name = ops.iter().map(|op| op.label.as_str()).collect::<Vec<_>>().join(", ");
+    let mut alone = Plan { name, buffers: Vec::new(), ops: Vec::new(), levels: Vec::new() };
     let mut renamed = |id: BufferId| {
         BufferId(*numbers.entry(id).or_insert_with(|| {
             let mut spec = plan.spec(id).clone();
@@ -33,24 +35,27 @@ pub(super) fn plan_of(plan: &Plan, op: &Op) -> (Plan, Vec<BufferId>) {
             old.len() - 1
         }))
     };
-    let mut op = op.clone();
-    for arg in &mut op.args {
-        if let ArgValue::Buffer { view, .. } = &mut arg.value {
-            view.buffer = renamed(view.buffer);
+    let mut ops = ops.to_vec();
+    for op in &mut ops {
+        for arg in &mut op.args {
+            if let ArgValue::Buffer { view, .. } = &mut arg.value {
+                view.buffer = renamed(view.buffer);
+            }
         }
+        let accesses = |list: &mut Vec<Access>, renamed: &mut dyn FnMut(BufferId) -> BufferId| {
+            list.iter_mut().for_each(|a| a.buffer = renamed(a.buffer));
+        };
+        accesses(&mut op.reads, &mut renamed);
+        accesses(&mut op.writes, &mut renamed);
     }
-    let accesses = |list: &mut Vec<Access>, renamed: &mut dyn FnMut(BufferId) -> BufferId| {
-        list.iter_mut().for_each(|a| a.buffer = renamed(a.buffer));
-    };
-    accesses(&mut op.reads, &mut renamed);
-    accesses(&mut op.writes, &mut renamed);
-    alone.ops.push(op);
+    alone.ops = ops;
+    alone.derive_levels();
     (alone, old)
 }
 
-/// Runs an op of a plan on `contents`, the bytes of each of the plan's buffers.
-pub(super) fn run(device: &mut dyn Device, plan: &Plan, op: &Op, contents: &[Vec<u8>]) -> Result<Results> {
-    let (alone, old) = plan_of(plan, op);
+/// Runs ops of a plan on `contents`, the bytes of each of the plan's buffers.
+pub(super) fn run(device: &mut dyn Device, plan: &Plan, ops: &[Op], contents: &[Vec<u8>]) -> Result<Results> {
+    let (alone, old) = plan_of(plan, ops);
     let mut regions = Vec::with_capacity(old.len());
     let result = (|| {
         for id in &old {
@@ -59,30 +64,51 @@ pub(super) fn run(device: &mut dyn Device, plan: &Plan, op: &Op, contents: &[Vec
             regions.push(Some(Region { buffer, offset: 0, len: bytes.len() as u64 }));
             device.write(buffer, 0, bytes)?;
         }
-        let op = alone.ops[0].clone();
+        let ops = alone.ops.clone();
         let handle = device.prepare(Arc::new(alone), &regions)?;
+        let precision = device.precision(handle);
         let started = Instant::now();
         let done = device.submit(handle, &[]).and_then(|ticket| device.wait(ticket));
         let seconds = started.elapsed().as_secs_f64();
         device.discard(handle);
         done?;
-        let mut outputs = Vec::with_capacity(op.args.len());
-        for arg in &op.args {
-            outputs.push(match (&arg.value, regions.len()) {
-                (ArgValue::Buffer { view, writes: true }, _) => {
-                    let mut bytes = vec![0; view.len as usize];
-                    if let Some(region) = regions[view.buffer.0] {
-                        device.read(region.buffer, view.offset, &mut bytes)?;
+        let mut outputs = Vec::with_capacity(ops.len());
+        for op in &ops {
+            let mut of_op = Vec::with_capacity(op.args.len());
+            for arg in &op.args {
+                of_op.push(match arg.value {
+                    ArgValue::Buffer { view, writes: true } => {
+                        let mut bytes = vec![0; view.len as usize];
+                        if let Some(region) = regions[view.buffer.0] {
+                            device.read(region.buffer, view.offset, &mut bytes)?;
+                        }
+                        Some(bytes)
                     }
-                    Some(bytes)
-                }
-                _ => None,
-            });
+                    _ => None,
+                });
+            }
+            outputs.push(of_op);
         }
-        Ok(Results { outputs, seconds })
+        Ok(Results { outputs, seconds, precision })
     })();
     regions.into_iter().flatten().for_each(|r| device.release(r.buffer));
     result
+}
+
+/// Kernels of a chunk's GDN: what passes between them has a layout that is the device's own business, so that they only
+/// mean something together.
+const TOGETHER: [&str; 3] = ["gdn_convolve", "gdn_factors", "gdn_scan"];
+
+/// Ops from `index` on that belong together, if these are such.
+pub(super) fn together(plan: &Plan, index: usize) -> Option<&[Op]> {
+    let ops = plan.ops.get(index..index + TOGETHER.len())?;
+    ops.iter().map(|op| op.kernel.as_str()).eq(TOGETHER).then_some(ops)
+}
+
+/// Whether an output of op `at` of these passes to a later one.
+pub(super) fn passes_on(ops: &[Op], at: usize, arg: &Arg) -> bool {
+    let ArgValue::Buffer { view, .. } = arg.value else { return false };
+    ops[at + 1..].iter().flat_map(|op| &op.reads).any(|read| read.buffer == view.buffer)
 }
 
 /// Simdgroups of a threadgroup in the kernels that share rows.
@@ -93,7 +119,7 @@ const FAMILIES: [(&str, &str); 4] =
     [("project_norm_", "rows"), ("project_add_", "rows"), ("moe_gate_up_", "width"), ("moe_down_", "hidden")];
 
 /// Kernels that differ only in how many tokens a tile has.
-const TILES: [&str; 5] = ["gemm_", "gemm_add_", "gemm_bfloat_", "gemm_float_", "gemm_float_add_"];
+const TILES: [&str; 4] = ["gemm_", "gemm_add_", "gemm_float_", "gemm_float_add_"];
 
 /// The op, and the same with the other kernels of its family: routes choose them for other sizes, but they must give the
 /// same result for these.
@@ -171,7 +197,7 @@ mod tests {
     fn an_op_alone_has_its_own_buffers_only() {
         let case = &cases().unwrap()[0];
         for op in &case.plan.ops {
-            let (alone, old) = plan_of(&case.plan, op);
+            let (alone, old) = plan_of(&case.plan, std::slice::from_ref(op));
             assert_eq!(alone.buffers.len(), old.len());
             for (arg, before) in alone.ops[0].args.iter().zip(&op.args) {
                 let (ArgValue::Buffer { view, .. }, ArgValue::Buffer { view: was, .. }) =

@@ -1,7 +1,8 @@
 //! Does this machine's GPU compute what the kernels say? Every kernel against golden vectors, one by one.
 //!
 //! A case is the plan of a small model with random weights. Its ops run one at a time, each on the *golden* results of
-//! those before it, so that an error shows at the kernel that made it. The golden vectors ([`Golden`]) were computed by
+//! those before it, so that an error shows at the kernel that made it; what belongs together (GDN of a chunk) runs together
+//! as well. A device's kernels are judged by what they compute with: f32, or halves where the device says so. The golden vectors ([`Golden`]) were computed by
 //! the soft device and lie in `golden.safetensors` beside this file; `cargo run --release -p lily-gpu --example
 //! make_golden` makes them anew after a kernel, a plan or a case changed. Inputs are not stored: weights, caches and
 //! states come from a generator that gives the same numbers on every machine.
@@ -12,19 +13,16 @@ mod golden;
 mod isolate;
 mod speed;
 
-use std::{collections::BTreeMap, fmt, time::Instant};
+use std::{collections::BTreeMap, fmt, slice, time::Instant};
 
 pub use cases::{Case, cases};
 pub use compare::Difference;
 pub use golden::Golden;
 pub use speed::{Speed, speeds};
 
-use crate::{
-    device::Device,
-    error::Result,
-    kernels,
-    plan::{ArgValue, Op},
-};
+use golden::Place;
+
+use crate::{device::Device, error::Result, kernels, plan::Op};
 
 /// What became of one kernel in one place.
 #[derive(Debug, Clone)]
@@ -117,6 +115,10 @@ pub fn run(device: &mut dyn Device, golden: &Golden) -> Result<BTreeMap<String, 
                 let outcome = one(device, golden, &case, index, &op, &contents);
                 reports.entry(op.kernel.clone()).or_default().add(&outcome);
             }
+            if let Some(ops) = isolate::together(&case.plan, index) {
+                let outcome = together(device, golden, &case, index, ops, &contents);
+                reports.entry(outcome.kernel.clone()).or_default().add(&outcome);
+            }
             golden.advance(&case, index, &mut contents)?;
         }
     }
@@ -141,13 +143,13 @@ fn one(
         bytes: op.reads.iter().chain(&op.writes).map(|a| a.bytes).sum(),
     };
     let started = Instant::now();
-    match isolate::run(device, &case.plan, op, contents) {
+    match isolate::run(device, &case.plan, slice::from_ref(op), contents) {
         Err(error) => outcome.problem = Some(error.to_string()),
         Ok(results) => {
             outcome.seconds = results.seconds;
-            for (arg, got) in op.args.iter().zip(&results.outputs) {
-                let (ArgValue::Buffer { .. }, Some(got)) = (&arg.value, got) else { continue };
-                match golden.compare(case, index, arg, got) {
+            for (arg, got) in op.args.iter().zip(&results.outputs[0]) {
+                let Some(got) = got else { continue };
+                match golden.compare(case, Place::Alone(index), arg, results.precision, got) {
                     Ok(difference) => outcome.outputs.push(difference),
                     Err(problem) => outcome.problem = Some(problem),
                 }
@@ -158,16 +160,64 @@ fn one(
     outcome
 }
 
+/// Ops that belong together, the first at `index`, on golden inputs: what none of them passes to a later one is compared.
+/// The outcome is the last one's.
+fn together(
+    device: &mut dyn Device,
+    golden: &Golden,
+    case: &Case,
+    index: usize,
+    ops: &[Op],
+    contents: &[Vec<u8>],
+) -> Outcome {
+    let labels: Vec<&str> = ops.iter().map(|op| op.label.as_str()).collect();
+    let mut outcome = Outcome {
+        kernel: ops.last().map(|op| op.kernel.clone()).unwrap_or_default(),
+        place: format!("{}, {} together", case.name, labels.join(", ")),
+        outputs: Vec::new(),
+        problem: None,
+        seconds: 0.0,
+        bytes: 0,
+    };
+    match isolate::run(device, &case.plan, ops, contents) {
+        Err(error) => outcome.problem = Some(error.to_string()),
+        Ok(results) => {
+            for (at, op) in ops.iter().enumerate() {
+                for (arg, got) in op.args.iter().zip(&results.outputs[at]) {
+                    let Some(got) = got.as_ref().filter(|_| !isolate::passes_on(ops, at, arg)) else {
+                        continue;
+                    };
+                    match golden.compare(case, Place::Together(index + at), arg, results.precision, got) {
+                        Ok(difference) => outcome.outputs.push(difference),
+                        Err(problem) => outcome.problem = Some(problem),
+                    }
+                }
+            }
+        }
+    }
+    outcome
+}
+
 /// Computes golden vectors on a device, which should be the soft one.
 pub fn record(device: &mut dyn Device) -> Result<Golden> {
     let mut golden = Golden::default();
     for case in cases()? {
         let mut contents = case.contents.clone();
         for (index, op) in case.plan.ops.iter().enumerate() {
-            let results = isolate::run(device, &case.plan, op, &contents)?;
-            for (arg, got) in op.args.iter().zip(results.outputs) {
+            let results = isolate::run(device, &case.plan, slice::from_ref(op), &contents)?;
+            for (arg, got) in op.args.iter().zip(&results.outputs[0]) {
                 if let Some(got) = got {
-                    golden.keep(&case, index, arg, &got);
+                    golden.keep(&case, Place::Alone(index), arg, got);
+                }
+            }
+            if let Some(ops) = isolate::together(&case.plan, index) {
+                let results = isolate::run(device, &case.plan, ops, &contents)?;
+                for (at, op) in ops.iter().enumerate() {
+                    for (arg, got) in op.args.iter().zip(&results.outputs[at]) {
+                        if let Some(got) = got.as_ref().filter(|_| !isolate::passes_on(ops, at, arg)) {
+                            golden.keep(&case, Place::Together(index + at), arg, got);
+                        }
+                    }
                 }
             }
             golden.advance(&case, index, &mut contents)?;

@@ -157,7 +157,7 @@ pub fn speeds(device: &mut dyn Device, mut done: impl FnMut(&Speed)) -> Result<V
 
 /// A plan of the op many times over, each with the next copy of its weights; and how many.
 fn repeated(plan: &Plan, op: &Op) -> (Plan, usize) {
-    let (mut alone, old) = plan_of(plan, op);
+    let (mut alone, old) = plan_of(plan, std::slice::from_ref(op));
     let is_weight = |id: &BufferId| plan.spec(*id).kind == BufferKind::Weight;
     let weights: u64 = old.iter().filter(|id| is_weight(id)).map(|id| plan.spec(*id).bytes).sum();
     let copies = if weights == 0 { 1 } else { UNCACHED.div_ceil(weights).clamp(1, MOST_COPIES) as usize };
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn copies_of_weights_are_used_in_turn_and_run_one_after_the_other() {
-        for (plan, _) in [Products::F32, Products::Bf16].into_iter().flat_map(plans) {
+        for (plan, _) in [Products::F32, Products::F16].into_iter().flat_map(plans) {
             for i in largest(&plan) {
                 let op = &plan.ops[i];
                 let (many, n) = repeated(&plan, op);

@@ -1,7 +1,7 @@
 //! Running the kernels of `kernels/` on the checked soft device.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use half::bf16;
+use half::{bf16, f16};
 use lily_msl::manifest::Access;
 use lily_msl::soft::{Arg, Dispatch, Outcome, RawArg, RawDispatch, SoftLibrary};
 
@@ -110,4 +110,13 @@ pub fn floats(r: &mut Random, n: usize) -> Vec<f32> {
 
 pub fn bfloats(r: &mut Random, n: usize, scale: f32, offset: f32) -> Vec<bf16> {
     (0..n).map(|_| bf16::from_f32(offset + scale * r.unit())).collect()
+}
+
+pub fn halves(r: &mut Random, n: usize, scale: f32, offset: f32) -> Vec<f16> {
+    (0..n).map(|_| f16::from_f32(offset + scale * r.unit())).collect()
+}
+
+/// Halves as floats.
+pub fn widen(x: &[f16]) -> Vec<f32> {
+    x.iter().map(|h| h.to_f32()).collect()
 }

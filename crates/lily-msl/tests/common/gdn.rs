@@ -1,7 +1,7 @@
 //! A Gated DeltaNet layer: its kernels, and the recurrence in f64, token by token.
 
 use bytemuck::cast_slice;
-use half::bf16;
+use half::{bf16, f16};
 use lily_msl::soft::{Arg, SoftLibrary};
 
 use super::device::*;
@@ -100,7 +100,7 @@ impl Layer {
         [self.key_heads as u32, self.value_heads as u32, self.stride() as u32, EPS.to_bits()]
     }
 
-    /// All dispatches of a chunk; the mixed output, `[tokens, value_heads * D]`, rounded to bf16 and not rounded.
+    /// All dispatches of a chunk; the mixed output, `[tokens, value_heads * D]`, rounded to f16 and not rounded.
     #[allow(clippy::too_many_arguments)]
     pub fn prefill(
         &self,
@@ -158,7 +158,7 @@ impl Layer {
         if lib.checked {
             assert_eq!((o.touched[2].bytes_read(), o.touched[2].bytes_written()), (bytes, bytes));
         }
-        let (mut y, mut exact) = (vec![bf16::NAN; tokens * self.value_heads * D], Vec::new());
+        let (mut y, mut exact) = (vec![f16::NAN; tokens * self.value_heads * D], Vec::new());
         exact.resize(y.len(), f32::NAN);
         for (kernel, y) in [("gdn_gate", write(&mut y)), ("gdn_gate_float", write(&mut exact))] {
             let d = vec![
@@ -171,7 +171,7 @@ impl Layer {
             ];
             run(lib, kernel, [heads, tokens.div_ceil(4) as u32 + 1, 1], 128, seed, d);
         }
-        (narrow(&y), exact)
+        (widen(&y), exact)
     }
 
     /// A decode step of one sequence; the mixed output.

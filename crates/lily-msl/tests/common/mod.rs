@@ -89,9 +89,9 @@ impl Quant {
             .collect()
     }
 
-    /// Row `row` as a matrix unit takes it: the f32 sum of product and bias, rounded to bf16.
+    /// Row `row` as a matrix unit takes it: the f32 sum of product and bias times 2^8, rounded to f16.
     pub fn row_rounded(&self, row: usize) -> Vec<f64> {
-        self.row(row).iter().map(|&w| half::bf16::from_f32(w as f32).to_f64()).collect()
+        self.row(row).iter().map(|&w| half::f16::from_f32(w as f32 * 256.0).to_f64() / 256.0).collect()
     }
 
     /// `W x` with rounded weights, of the rows given.

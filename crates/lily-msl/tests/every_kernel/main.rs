@@ -55,7 +55,7 @@ kernel_tests! {
         draws_follow_the_distribution the_large_vocabulary;
     prefill_attention: causal_behind_a_prefix;
     prefill_gdn: chunks_continue_each_other every_decay_from_none_to_all;
-    prefill_gemm: products router_logits_are_not_rounded rows_are_normed;
+    prefill_gemm: products ranges_of_halves router_logits_are_not_rounded rows_are_normed;
     prefill_moe: routing_on_the_gpu_is_a_stable_sort experts_and_shared_expert experts_of_full_width;
 }
 

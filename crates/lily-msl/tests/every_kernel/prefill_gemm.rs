@@ -1,6 +1,6 @@
 //! Prefill's rows and matrix products on the checked soft device, at shapes of the tiny model, of lily-mini and of the
 //! 35B model (some rows of its matrices), with ragged edges, in two schedules. References are f64 sums over what the
-//! matrix unit takes: inputs and weights rounded to bf16, or not at all.
+//! matrix unit takes: inputs and weights rounded to f16, or not at all.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use crate::common::coverage::{Sizes, Sizes::*, at};
 use crate::common::device::*;
 use crate::common::*;
 use bytemuck::{Pod, cast_slice};
-use half::bf16;
+use half::{bf16, f16};
 use lily_msl::soft::{Arg, Outcome, SoftLibrary};
 
 fn library() -> Option<&'static SoftLibrary> {
@@ -86,7 +86,7 @@ pub fn products() {
     for (n, case) in CASES.iter().enumerate() {
         at(case.sizes);
         let mut r = Random(n as u64 + 1);
-        let x = bfloats(&mut r, case.tokens * case.cols, 1.0, 0.1);
+        let x = halves(&mut r, case.tokens * case.cols, 1.0, 0.1);
         let m = case.matrices(&mut r);
         let stride = case.stride();
         let before = floats(&mut r, case.tokens * stride);
@@ -104,7 +104,7 @@ pub fn products() {
             }
             (stored, added)
         };
-        let (stored, added) = want(&wide_bf16(&x), true);
+        let (stored, added) = want(&wide(&widen(&x)), true);
         let (exact, exact_added) = want(&wide(&exact_x), false);
         for (tile, seed) in [32, 64].into_iter().flat_map(|t| SEEDS.map(|s| (t, s))) {
             let what = format!("{}x{:?}, {} tokens, tile {tile}", case.cols, case.rows, case.tokens);
@@ -122,10 +122,6 @@ pub fn products() {
             case.run(lib, "gemm_add", tile, &m, &x, &mut y, seed);
             close(&format!("{what}, added"), &y, &added, 4e-6);
 
-            let mut y: Vec<bf16> = before.iter().map(|&v| bf16::from_f32(v)).collect();
-            case.run(lib, "gemm_bfloat", tile, &m, &x, &mut y, seed);
-            close(&format!("{what}, rounded"), &narrow(&y), &stored, 2.0 / 512.0);
-
             let mut y = before.clone();
             case.run(lib, "gemm_float", tile, &m, &exact_x, &mut y, seed);
             close(&format!("{what}, floats"), &y, &exact, 8e-6);
@@ -134,6 +130,57 @@ pub fn products() {
             close(&format!("{what}, floats added"), &y, &exact_added, 8e-6);
         }
     }
+}
+
+/// Weights and rows at the ends of half's range: tiny scales keep their bits, what is too large becomes the largest half, and
+/// what is not a number stays that.
+pub fn ranges_of_halves() {
+    let (Some(lib), Some(rows)) = (library(), kernel_file("rows_prefill.metal")) else { return };
+    let case = Case { sizes: &[Ragged], cols: 64, rows: &[40], bits: &[4], tokens: 5 };
+    for (scale, bias) in [(3e-7, -2e-6), (1e-5, -8e-5), (8.0, -60.0)] {
+        let mut r = Random(11);
+        let mut m = case.matrices(&mut r);
+        m[0].scales.fill(bf16::from_f32(scale));
+        m[0].biases.fill(bf16::from_f32(bias));
+        let x = halves(&mut r, 5 * 64, 1.0, 0.5);
+        let want: Vec<f64> = wide(&widen(&x)).chunks(64).flat_map(|x| m[0].apply(x)).collect();
+        let mut y = vec![f32::NAN; 5 * case.stride()];
+        case.run(lib, "gemm", 32, &m, &x, &mut y, 1);
+        let got: Vec<f32> = y.chunks(43).flat_map(|row| row[..40].to_vec()).collect();
+        close(&format!("scales of {scale}"), &got, &want, 1.0 / 2048.0);
+    }
+    // 65,504 / 256 is the largest weight.
+    let mut m = case.matrices(&mut Random(12));
+    m[0].scales.fill(bf16::from_f32(1e30));
+    m[0].biases.fill(bf16::from_f32(1e30));
+    m[0].biases[39] = bf16::NAN;
+    let x = vec![f16::from_f32(0.5); 5 * 64];
+    let mut y = vec![f32::NAN; 5 * case.stride()];
+    case.run(lib, "gemm", 32, &m, &x, &mut y, 1);
+    for row in y.chunks(43) {
+        assert!(
+            row[..39].iter().all(|&v| v == 32.0 * 65504.0 / 256.0) && row[39].is_nan(),
+            "{:?}",
+            &row[..40]
+        );
+    }
+
+    let mut residual = vec![1.0f32; 2 * 64];
+    residual[64 + 7] = f32::NAN;
+    let mut gain = vec![bf16::from_f32(1.0); 64];
+    (gain[3], gain[4], gain[5]) = (bf16::from_f32(1e6), bf16::from_f32(-1e6), bf16::INFINITY);
+    let mut y = vec![f16::NAN; 2 * 64];
+    let (chunk, shape) = (chunk(0, 2, 0), [64, EPS.to_bits()]);
+    let a = vec![
+        ("residual", read(&residual)),
+        ("gain", read(&gain)),
+        ("y", write(&mut y)),
+        ("chunk", read(&chunk)),
+        ("shape", Arg::Bytes(cast_slice(&shape))),
+    ];
+    run(&rows, "norm_rows", [2, 1, 1], 128, 1, a);
+    assert_eq!((y[3], y[4], y[5]), (f16::MAX, f16::MIN, f16::INFINITY));
+    assert!((y[0].to_f32() - 1.0).abs() < 1e-3 && y[64..].iter().all(|v| v.is_nan()));
 }
 
 pub fn router_logits_are_not_rounded() {
@@ -184,7 +231,7 @@ pub fn rows_are_normed() {
         for seed in SEEDS {
             // Two rows too many in the grid: they stay as they were.
             let grid = [tokens as u32 + 2, 1, 1];
-            let (mut y, mut y2) = (vec![bf16::NAN; want.len()], vec![bf16::NAN; want.len()]);
+            let (mut y, mut y2) = (vec![f16::NAN; want.len()], vec![f16::NAN; want.len()]);
             let (mut exact, mut alone) = (vec![f32::NAN; want.len()], vec![f32::NAN; want.len()]);
             let a = vec![
                 ("residual", read(&residual)),
@@ -204,7 +251,7 @@ pub fn rows_are_normed() {
             ];
             run(&lib, "norm_rows_exact", grid, 128, seed, b);
             close("rows", &exact, &want, 1e-6);
-            let rounded: Vec<bf16> = exact.iter().map(|&v| bf16::from_f32(v)).collect();
+            let rounded: Vec<f16> = exact.iter().map(|&v| f16::from_f32(v)).collect();
             assert!(y == rounded && y2 == rounded, "the rounded rows are those of the exact ones");
             let a = vec![
                 ("residual", read(&residual)),

@@ -7,7 +7,7 @@ use crate::common::coverage::{Sizes, Sizes::*, at};
 use crate::common::device::*;
 use crate::common::*;
 use bytemuck::{Pod, cast_slice};
-use half::bf16;
+use half::f16;
 use lily_msl::soft::{Arg, SoftLibrary};
 
 fn library() -> Option<&'static SoftLibrary> {
@@ -15,7 +15,7 @@ fn library() -> Option<&'static SoftLibrary> {
     LIB.get_or_init(|| kernel_file("moe_prefill.metal")).as_ref()
 }
 
-/// What the products take: bfloats or floats.
+/// What the products take: halves or floats.
 trait Element: Pod {
     /// End of the kernels' names.
     const NAME: &str;
@@ -29,13 +29,13 @@ trait Element: Pod {
     fn dots(q: &Quant, rows: std::ops::Range<usize>, x: &[f64]) -> Vec<f64>;
 }
 
-impl Element for bf16 {
+impl Element for f16 {
     const NAME: &str = "";
-    const NAN: Self = bf16::NAN;
-    const ROUNDING: f64 = 2.0 / 512.0;
+    const NAN: Self = f16::NAN;
+    const ROUNDING: f64 = 2.0 / 4096.0;
 
     fn of(x: f32) -> Self {
-        bf16::from_f32(x)
+        f16::from_f32(x)
     }
 
     fn value(self) -> f32 {
@@ -222,7 +222,7 @@ pub fn routing_on_the_gpu_is_a_stable_sort() {
 }
 
 pub fn experts_and_shared_expert() {
-    experts::<bf16>();
+    experts::<f16>();
     experts::<f32>();
 }
 
@@ -345,7 +345,7 @@ fn experts<T: Element>() {
 
 /// The 35B model's widths: two column tiles of each product for two experts.
 pub fn experts_of_full_width() {
-    full_width::<bf16>();
+    full_width::<f16>();
     full_width::<f32>();
 }
 

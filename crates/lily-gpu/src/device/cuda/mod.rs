@@ -27,7 +27,7 @@ pub use expand::PackedMatrix;
 pub use native::attention_splits;
 pub use profile::OpTime;
 
-use super::{DEPTH, Device, DeviceBuffer, DeviceFacts, PlanHandle, Region, Ticket, regions_of};
+use super::{DEPTH, Device, DeviceBuffer, DeviceFacts, PlanHandle, Precision, Region, Ticket, regions_of};
 use crate::{
     error::{GpuError, Result},
     kernels,
@@ -420,6 +420,15 @@ impl Device for CudaDevice {
                 Err(error)
             }
         }
+    }
+
+    fn precision(&self, plan: PlanHandle) -> Precision {
+        let launches = self.plans.get(&plan.0).map_or(&[][..], |p| p.launches.as_slice());
+        launches
+            .iter()
+            .map(|l| native_prefill::precision(&l.symbol))
+            .find(|p| *p == Precision::F16)
+            .unwrap_or_default()
     }
 
     fn discard(&mut self, plan: PlanHandle) {

@@ -5,7 +5,10 @@ use super::{
     driver::Limits,
     native::{Launch, four, scalar},
 };
-use crate::plan::{ArgValue, Op, Plan};
+use crate::{
+    device::Precision,
+    plan::{ArgValue, Op, Plan},
+};
 
 /// The architecture with warpgroup instructions.
 pub const HOPPER: u32 = 90;
@@ -50,13 +53,28 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
     }
 }
 
+/// A chunk's GDN, in order.
+const GDN: [&str; 3] = ["gdn_convolve", "gdn_factors", "gdn_scan"];
+
+/// What a kernel of f32 arguments computes with (gdn_prefill.cu): queries, keys and factors of the native GDN are halves. The
+/// router's inputs are split in two, and other products' inputs are halves by their type.
+pub fn precision(symbol: &str) -> Precision {
+    if symbol.starts_with("native_gdn_") && symbol != "native_gdn_step" {
+        Precision::F16
+    } else {
+        Precision::F32
+    }
+}
+
 /// Kernels of the plan, by place in `symbols` (those of its ops in the order they run), that must not run because others
 /// that know their layout don't: the three of a GDN chunk go together, and blocks of more than 32 pairs need kernels that
 /// take them.
 pub fn misplaced(plan: &Plan, order: &[usize], symbols: &[&str]) -> Vec<usize> {
     let kernel = |at: usize| plan.ops[order[at]].kernel.as_str();
-    let gdn = |at: &usize| matches!(kernel(*at), "gdn_convolve" | "gdn_factors" | "gdn_scan");
-    let all_gdn = (0..symbols.len()).filter(gdn).all(|at| symbols[at].starts_with("native_"));
+    let gdn = |at: &usize| GDN.contains(&kernel(*at));
+    let of_gdn: Vec<usize> = (0..symbols.len()).filter(gdn).collect();
+    let all_gdn = of_gdn.iter().all(|&at| symbols[at].starts_with("native_"))
+        && of_gdn.chunks(GDN.len()).all(|three| three.iter().map(|&at| kernel(at)).eq(GDN));
     let all_experts =
         (0..symbols.len()).filter(|&at| kernel(at).starts_with("experts_")).all(|at| match kernel(at) {
             "experts_combine" => true,
@@ -156,8 +174,8 @@ fn attention(op: &Op) -> Option<Launch> {
         symbol: "hopper_attention_prefill",
         grid: [tokens.div_ceil(16) * scalar(op, "kv_heads")?, 1, 1],
         threads: 384,
-        // `FLASH_SHARED`: queries, and two places each of keys and values.
-        shared: 1024 + 128 * 512 + 4 * 64 * 512,
+        // `FLASH_SHARED`: queries, and five places for keys and values in turn.
+        shared: 1024 + 128 * 512 + 5 * 64 * 512,
         extra: vec![],
     })
 }
@@ -239,7 +257,6 @@ fn gemm(op: &Op) -> Option<Launch> {
     let symbol = match name {
         "gemm" => "native_gemm",
         "gemm_add" => "native_gemm_add",
-        "gemm_bfloat" => "native_gemm_bfloat",
         _ => return None,
     };
     let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
