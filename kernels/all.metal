@@ -9,3 +9,4 @@
 #include "moe_prefill.metal"
 #include "rows_prefill.metal"
 #include "sample.metal"
+#include "tensor.metal"

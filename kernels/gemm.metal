@@ -28,19 +28,12 @@ template <typename T, uint ROWS, bool ADD>
   threadgroup T* weights = (threadgroup T*)weight_tile;
   uint tokens = chunk->tokens, token0 = tg.y * ROWS;
   if (token0 >= tokens) return;
-  // Which matrix this threadgroup works on, and its first row there.
-  uint m = 0, block = tg.x, offset = 0;
-  while (m + 1 < shape.matrices) {
-    uint blocks = (shape.rows[m] + TILE_COLS - 1) / TILE_COLS;
-    if (block < blocks) break;
-    block -= blocks;
-    offset += shape.rows[m];
-    m++;
-  }
+  TilePlace place = tile_place(shape, tg.x);
+  uint m = place.matrix, row0 = place.row0, offset = place.offset;
   device const uint4* w = m == 0 ? w0 : m == 1 ? w1 : m == 2 ? w2 : w3;
   device const bfloat* scales = m == 0 ? s0 : m == 1 ? s1 : m == 2 ? s2 : s3;
   device const bfloat* biases = m == 0 ? b0 : m == 1 ? b1 : m == 2 ? b2 : b3;
-  uint rows = shape.rows[m], row0 = block * TILE_COLS, cols = shape.cols;
+  uint rows = shape.rows[m], cols = shape.cols;
   bool wide = shape.bits[m] == 8;
 
   uint token = min(token0 + input_row<ROWS>(tid), tokens - 1), token_column = input_column<ROWS>(tid);

@@ -5,7 +5,7 @@
 // T is what the matrix unit takes, float or half; sums are f32. Weights are rounded to T, so expanded weights exist in
 // 5 KB (half) or 10 KB (float) of threadgroup memory only.
 #pragma once
-#include "common.metal.h"
+#include "shapes.metal.h"
 
 constant constexpr uint TILE_SIMDGROUPS = 4;
 constant constexpr uint TILE_THREADS = TILE_SIMDGROUPS * 32;
@@ -31,6 +31,37 @@ inline threadgroup float* results_of(threadgroup vec<T, 4>* weight_tile, uint sg
   static_assert(TILE_COLS * TILE_PITCH * sizeof(T) >= RESULT_FLOATS * sizeof(float), "the results need the tile's room");
   return (threadgroup float*)weight_tile + sg * 8 * RESULT_PITCH;
 }
+
+// Of up to four matrices side by side in a grid, TILE_COLS rows a threadgroup: the one that a threadgroup works on, its first
+// row there, and the place of the matrix's row 0 in an output row.
+struct TilePlace {
+  uint matrix;
+  uint row0;
+  uint offset;
+};
+inline TilePlace tile_place(constant ProjectShape& shape, uint block) {
+  TilePlace p = {0u, 0u, 0u};
+  while (p.matrix + 1 < shape.matrices) {
+    uint blocks = (shape.rows[p.matrix] + TILE_COLS - 1) / TILE_COLS;
+    if (block < blocks) break;
+    block -= blocks;
+    p.offset += shape.rows[p.matrix];
+    p.matrix++;
+  }
+  p.row0 = block * TILE_COLS;
+  return p;
+}
+
+// A quantised matrix [rows, cols], and where it begins in its tensor: a stack of experts has many.
+struct TileMatrix {
+  device const uint4* w;
+  device const bfloat* scales;
+  device const bfloat* biases;
+  uint first;
+};
+
+// Pairs of token and expert in a block of moe_blocks, and rows of the experts' tiles.
+constant constexpr uint EXPERT_ROWS = 32;
 
 // A thread's 16 weights of a step.
 struct TileWeights {

@@ -9,7 +9,6 @@
 #include "gemm.metal.h"
 #include "shapes.metal.h"
 
-constant constexpr uint EXPERT_ROWS = 32;  // pairs of a block, and rows of its tile
 constant constexpr uint ROUTE_SIMDGROUPS = 4;
 
 // Scores and ids of each token's experts.
@@ -114,20 +113,12 @@ constant constexpr uint ROUTE_SIMDGROUPS = 4;
   for (uint b = used + tid; b < capacity; b += MAX_EXPERTS) blocks[b] = uint4(0u, 0u, 0u, 0u);
 }
 
-// One of an expert's matrices [rows, cols], its rows from `first` of the whole tensor.
-struct ExpertMatrix {
-  device const uint4* w;
-  device const bfloat* scales;
-  device const bfloat* biases;
-  uint first;
-};
-
 // silu(gate x) up x of one tile: ROWS rows of x, 32 of h's columns. The weight rows of the tile are 16 of gate, 16 of
 // up, 16 of gate, 16 of up, so that a simdgroup has both for its 16 columns in the same lanes.
 // T is what the matrix unit takes, float or half. `source` is the thread's row of x; row r of the tile goes to
 // h + r * width where r < count, times factors[r].
 template <typename T, uint ROWS>
-inline void gate_up_tile(device const T* x, uint source, uint cols, ExpertMatrix gate, ExpertMatrix up, uint width,
+inline void gate_up_tile(device const T* x, uint source, uint cols, TileMatrix gate, TileMatrix up, uint width,
                          uint column0, device T* h, uint count, threadgroup const float* factors,
                          threadgroup vec<T, 4>* input_tile, threadgroup vec<T, 4>* weight_tile, uint tid, uint sg, uint lane) {
   threadgroup T* inputs = (threadgroup T*)input_tile;
@@ -202,8 +193,8 @@ template <typename T>
   // Ready before anyone reads them: barriers of the product lie between.
   if (tid < count) factors[tid] = scores[pairs[first + tid]];
   uint source = pairs[first + min(input_row<EXPERT_ROWS>(tid), count - 1)] / shape.chosen;
-  ExpertMatrix gate = {gate_w, gate_s, gate_b, expert * shape.width};
-  ExpertMatrix up = {up_w, up_s, up_b, expert * shape.width};
+  TileMatrix gate = {gate_w, gate_s, gate_b, expert * shape.width};
+  TileMatrix up = {up_w, up_s, up_b, expert * shape.width};
   gate_up_tile<T, EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.width, tg.x * 32, h + first * shape.width, count,
                                factors, input_tile, weight_tile, tid, sg, lane);
 }
@@ -232,8 +223,8 @@ template <typename T>
   uint count = min(tokens - first, EXPERT_ROWS);
   if (tid < count) factors[tid] = sigmoid(logits[(first + tid) * shape.stride + shape.experts]);
   uint source = first + min(input_row<EXPERT_ROWS>(tid), count - 1);
-  ExpertMatrix gate = {gate_w, gate_s, gate_b, 0u};
-  ExpertMatrix up = {up_w, up_s, up_b, 0u};
+  TileMatrix gate = {gate_w, gate_s, gate_b, 0u};
+  TileMatrix up = {up_w, up_s, up_b, 0u};
   gate_up_tile<T, EXPERT_ROWS>(x, source, shape.hidden, gate, up, shape.shared_width, tg.x * 32,
                                h + first * shape.shared_width, count, factors, input_tile, weight_tile, tid, sg, lane);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks kernel sources without a GPU: our lints, clang-19 as a strict type checker, NVRTC for three generations of
-# NVIDIA GPUs. What is missing is an error that says how to install it.
+# Checks kernel sources without a GPU: our lints and clang-19 as a strict type checker, as Metal 3.2 and as Metal 4 (which has
+# tensor operations besides), NVRTC for three generations of NVIDIA GPUs. What is missing is an error that says how to install
+# it.
 #
 #   tools/check_kernels.sh [FILE.metal ...]        (default: kernels/all.metal, which includes every other)
 #
@@ -35,12 +36,14 @@ strict=(-x clcpp -fsyntax-only -cl-std=clc++2021 -target x86_64-linux-gnu -cl-no
 failed=0
 for file in "${files[@]}"; do
   name=$(basename "$file" .metal)
-  "$translate" lint "$file" || { failed=1; continue; }
-  if "$translate" strict "$file" >"$out/$name.clcpp" && clang-19 "${strict[@]}" "$out/$name.clcpp"; then
-    echo "$name.metal: types checked"
-  else
-    failed=1
-  fi
+  for version in 320 400; do
+    "$translate" lint "$file" $version || { failed=1; continue 2; }
+    if "$translate" strict "$file" $version >"$out/$name.clcpp" && clang-19 "${strict[@]}" "$out/$name.clcpp"; then
+      echo "$name.metal: types checked as Metal ${version:0:1}.${version:1:1}"
+    else
+      failed=1
+    fi
+  done
   "$translate" cuda "$file" >"$out/$name.cu" || { failed=1; continue; }
   for arch in sm_80 sm_90 sm_120; do
     "$python" tools/nvrtc_compile.py "$out/$name.cu" "$arch" | sed "s|$out/||" || failed=1

@@ -1,10 +1,10 @@
 //! Translates a kernel source for looking at or for another compiler:
 //!
 //! ```text
-//! cargo run -p lily-msl --example translate -- soft|cuda|strict|metal|manifest|lint FILE.metal > out
+//! cargo run -p lily-msl --example translate -- soft|cuda|strict|metal|manifest|lint FILE.metal [VERSION] > out
 //! ```
 //!
-//! Quoted includes are read from the file's directory. Findings go to standard error; the exit status is 1 then.
+//! VERSION is Metal's: 320 (the default), or 400 for what needs Metal 4. Quoted includes are read from the file's directory. Findings go to standard error; the exit status is 1 then.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,11 +14,15 @@ use lily_msl::{ParseOptions, Sources, Unit};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [form, path] = args.as_slice() else {
-        eprintln!("usage: translate soft|cuda|strict|metal|manifest|lint FILE.metal");
+    let version = match args.get(2).map(|v| v.parse()) {
+        None => Some(ParseOptions::default().metal_version),
+        Some(given) => given.ok(),
+    };
+    let (Some([form, path]), Some(version), true) = (args.first_chunk(), version, args.len() <= 3) else {
+        eprintln!("usage: translate soft|cuda|strict|metal|manifest|lint FILE.metal [320|400]");
         return ExitCode::from(2);
     };
-    match translate(form, Path::new(path)) {
+    match translate(form, Path::new(path), version) {
         Ok(text) => {
             println!("{text}");
             ExitCode::SUCCESS
@@ -30,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn translate(form: &str, path: &Path) -> Result<String, String> {
+fn translate(form: &str, path: &Path, metal_version: u32) -> Result<String, String> {
     let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut sources = Sources::new();
     let entries = std::fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -46,7 +50,7 @@ fn translate(form: &str, path: &Path) -> Result<String, String> {
     if form == "metal" {
         return sources.flatten(&root).map_err(|e| e.to_string());
     }
-    let mut options = ParseOptions::default();
+    let mut options = ParseOptions { metal_version, ..ParseOptions::default() };
     if form == "cuda" {
         options.defines.push(("LILY_CUDA".into(), "1".into()));
     }

@@ -46,6 +46,12 @@ void lily_simd_barrier(unsigned flags, unsigned site);
 void lily_barrier(unsigned flags, unsigned site);
 // The memory of a threadgroup variable; the same key gives the same memory within a threadgroup.
 void* lily_threadgroup_variable(const void* key, unsigned long size, const char* name);
+// All threads of a threadgroup of so many simdgroups wait for each other. Orders no memory.
+void lily_scope(unsigned simdgroups, unsigned site);
+// Announces that an operation reads `size` bytes for this thread.
+void lily_read(const void* p, unsigned size);
+// Ends a dispatch: an operand of a tensor operation is no tile of `depth` x `rows`.
+void lily_bad_operand(const char* which, const int* sizes, const int* strides, int depth, int rows, unsigned site);
 // Announces an atomic access of `size` bytes.
 void lily_atomic(const volatile void* p, unsigned size, bool write);
 }

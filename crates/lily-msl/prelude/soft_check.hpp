@@ -329,6 +329,8 @@ void lily_atomic(const volatile void* p, unsigned size, bool write) {
   access(p, size, write, true, __builtin_return_address(0));
 }
 
+void lily_read(const void* p, unsigned size) { access(p, size, false, false, __builtin_return_address(0)); }
+
 // ---- what the instrumentation calls ----------------------------------------------------------------------------
 
 #define ACCESS(name, n, write) \
@@ -373,5 +375,6 @@ static void check_group() {}
 static bool check_prepare() { return true; }
 static void check_finish() {}
 void lily_atomic(const volatile void*, unsigned, bool) {}
+void lily_read(const void*, unsigned) {}
 
 #endif

@@ -54,6 +54,7 @@ enum Fault : u32 {
   FAULT_BARRIER,
   FAULT_THREADGROUP_MEMORY,
   FAULT_USAGE,
+  FAULT_TENSOR,
 };
 
 struct LilyReport {
@@ -359,6 +360,20 @@ const LilyThread* lily_thread() { return &S.fiber[S.cur].thread; }
 void lily_collective(LilyCollective fn, void* slot, unsigned site) { wait(&Simdgroup::simd, fn, slot, 0, site); }
 void lily_simd_barrier(unsigned flags, unsigned site) { wait(&Simdgroup::simd, 0, 0, flags, site); }
 void lily_barrier(unsigned flags, unsigned site) { wait(&Simdgroup::barrier, 0, 0, flags, site); }
+
+void lily_scope(unsigned simdgroups, unsigned site) {
+  if (simdgroups != S.n_sg) {
+    S.report->site = site;
+    fail(FAULT_TENSOR, "%s: an operation of %u simdgroups in a threadgroup of %u", where(), simdgroups, S.n_sg);
+  }
+  lily_barrier(0, site);
+}
+
+void lily_bad_operand(const char* which, const int* sizes, const int* strides, int depth, int rows, unsigned site) {
+  S.report->site = site;
+  fail(FAULT_TENSOR, "%s: the %s operand has %d x %d elements, strides %d and %d; the tile is %d x %d, its elements neighbours",
+       where(), which, sizes[0], sizes[1], strides[0], strides[1], depth, rows);
+}
 
 // ---- threadgroup memory ----------------------------------------------------------------------------------------
 

@@ -48,6 +48,14 @@ impl Unit {
         out
     }
 
+    /// Whether a call is one that all threads of a tensor operation's scope make together: `op.run(a, b, c)`,
+    /// `sums.store(t)`, `sums.load(t)`.
+    pub(crate) fn is_tensor_operation(&self, call: &Call) -> bool {
+        self.has_tensors()
+            && matches!(call.name.as_str(), "run" | "store" | "load")
+            && call.at.checked_sub(1).is_some_and(|i| self.tokens[i].is("."))
+    }
+
     /// The functions a call may reach: same name, and a number of parameters that fits.
     pub(crate) fn callees<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = usize> + 'a {
         self.functions.iter().enumerate().filter(|(_, f)| fits(f, call)).map(|(i, _)| i)

@@ -31,7 +31,9 @@ fn preludes() -> Sources {
     s.add("matrix.hpp", include_str!("../../prelude/matrix.hpp"));
     s.add("soft.hpp", include_str!("../../prelude/soft.hpp"));
     s.add("cuda.cuh", include_str!("../../prelude/cuda.cuh"));
+    s.add("tensor.hpp", include_str!("../../prelude/tensor.hpp"));
     s.add("strict.hpp", include_str!("../../prelude/strict.hpp"));
+    s.add("strict_tensor.hpp", include_str!("../../prelude/strict_tensor.hpp"));
     s.add("swizzles.hpp", swizzles::text());
     s
 }

@@ -185,7 +185,10 @@ impl<'u> Rewriter<'u> {
         let calls = self.unit.calls(0..toks.len());
         calls
             .iter()
-            .filter(|c| COLLECTIVES.contains(&c.name.as_str()) && !own.contains(c.name.as_str()))
+            .filter(|c| {
+                let free = COLLECTIVES.contains(&c.name.as_str()) && !own.contains(c.name.as_str());
+                free || self.unit.is_tensor_operation(c)
+            })
             .filter_map(|c| {
                 let from = c.template_args.as_ref().map_or(c.at + 1, |r| r.end + 1);
                 toks[from].is("(").then_some((c.at, from))

@@ -43,6 +43,9 @@ impl Unit {
         r.drop_duplicate_overloads();
 
         let mut cpp = super::prelude("soft.hpp");
+        if self.has_tensors() {
+            cpp.push_str(&super::prelude("tensor.hpp"));
+        }
         cpp.push_str("namespace metal {\n");
         cpp.push_str(&r.print(false));
         cpp.push_str("\n#line 1 \"<kernel table>\"\n");

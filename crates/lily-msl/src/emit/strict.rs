@@ -50,6 +50,9 @@ impl Unit {
         defined_queries(&mut r, |_| "true".to_string());
 
         let mut out = super::prelude("strict.hpp");
+        if self.has_tensors() {
+            out.push_str(&super::prelude("strict_tensor.hpp"));
+        }
         out.push_str("namespace metal {\n");
         out.push_str(&r.print(true));
         out.push_str("}\n");

@@ -422,7 +422,9 @@ impl<'a> Walk<'a> {
     fn expression(&mut self, r: Range<usize>, ctl: Control) {
         let unit = self.unit;
         for call in unit.calls(r) {
-            if let Some(need) = collective(&call.name) {
+            // The scope of a tensor operation is all simdgroups of the threadgroup.
+            let tensors = unit.is_tensor_operation(&call).then_some(Class::Group);
+            if let Some(need) = tensors.or_else(|| collective(&call.name)) {
                 self.need(need, &call.name, call.at, ctl);
                 continue;
             }

@@ -44,6 +44,8 @@ pub struct Unit {
     pub name: String,
     /// File names; [`Loc::file`] indexes them.
     pub files: Vec<String>,
+    /// The version of Metal it was read for ([`ParseOptions::metal_version`]).
+    pub metal_version: u32,
     pub(crate) tokens: Vec<Token>,
     pub(crate) brackets: Brackets,
     /// Functions, kernels and member functions, in order.
@@ -239,6 +241,7 @@ impl Unit {
         let mut unit = Unit {
             name: root.to_string(),
             files: pre.files,
+            metal_version: options.metal_version,
             tokens: pre.tokens,
             brackets,
             functions: Vec::new(),
@@ -253,6 +256,11 @@ impl Unit {
         items::parse_items(&mut unit, &mut findings);
         kernel::resolve(&mut unit, &mut findings);
         if findings.is_empty() { Ok(unit) } else { Err(unit.diagnostics(findings)) }
+    }
+
+    /// Whether the unit may use tensors and their operations: Metal 4.
+    pub(crate) fn has_tensors(&self) -> bool {
+        self.metal_version >= 400
     }
 
     /// A kernel by host name.

@@ -30,6 +30,8 @@ pub enum FaultKind {
     ThreadgroupMemory,
     /// A dispatch that makes no sense.
     Usage,
+    /// A tensor operation whose operands or scope do not fit it.
+    Tensor,
 }
 
 /// A fault, with its place.
@@ -129,6 +131,8 @@ pub struct SoftLibrary {
     pub manifest: Manifest,
     /// Whether memory accesses are watched.
     pub checked: bool,
+    /// The version of Metal that its unit was read for.
+    pub metal_version: u32,
     sites: Vec<Site>,
     path: PathBuf,
     _dir: tempfile::TempDir,
@@ -157,6 +161,7 @@ impl SoftLibrary {
             loaded: Mutex::new(loaded),
             manifest,
             checked,
+            metal_version: unit.metal_version,
             sites: source.sites,
             path,
             _dir: dir,
@@ -255,6 +260,7 @@ impl SoftLibrary {
             5 => FaultKind::Divergence,
             6 => FaultKind::Barrier,
             7 => FaultKind::ThreadgroupMemory,
+            9 => FaultKind::Tensor,
             _ => FaultKind::Usage,
         };
         let site = |i: u32| self.sites.get(i as usize).filter(|_| i != 0);

@@ -13,7 +13,7 @@ pub const SEEDS: [u32; 2] = [0, 31];
 pub const EPS: f32 = 1e-6;
 
 /// Every source of `kernels/`.
-pub const KERNELS: [(&str, &str); 15] = [
+pub const KERNELS: [(&str, &str); 16] = [
     ("all.metal", include_str!("../../../../kernels/all.metal")),
     ("attention.metal.h", include_str!("../../../../kernels/attention.metal.h")),
     ("attention_decode.metal", include_str!("../../../../kernels/attention_decode.metal")),
@@ -29,6 +29,7 @@ pub const KERNELS: [(&str, &str); 15] = [
     ("rows_prefill.metal", include_str!("../../../../kernels/rows_prefill.metal")),
     ("sample.metal", include_str!("../../../../kernels/sample.metal")),
     ("shapes.metal.h", include_str!("../../../../kernels/shapes.metal.h")),
+    ("tensor.metal", include_str!("../../../../kernels/tensor.metal")),
 ];
 
 /// The text of one of [`KERNELS`].

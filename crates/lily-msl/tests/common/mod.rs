@@ -19,6 +19,17 @@ pub fn unit(name: &str, text: &str, headers: &[(&str, &str)]) -> Unit {
     Unit::parse(&s, name, &ParseOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// The same for Metal 4.
+pub fn unit4(name: &str, text: &str, headers: &[(&str, &str)]) -> Unit {
+    let mut s = Sources::new();
+    for (n, t) in headers {
+        s.add(*n, *t);
+    }
+    s.add(name, text);
+    let options = ParseOptions { metal_version: 400, ..ParseOptions::default() };
+    Unit::parse(&s, name, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// The compiler, or `None` after saying that the test is skipped.
 pub fn compiler() -> Option<Compiler> {
     match Compiler::find() {

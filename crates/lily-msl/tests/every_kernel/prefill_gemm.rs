@@ -17,26 +17,26 @@ fn library() -> Option<&'static SoftLibrary> {
 }
 
 /// A projection: columns, rows of each matrix, bits of each, tokens.
-struct Case {
-    sizes: &'static [Sizes],
-    cols: usize,
-    rows: &'static [usize],
-    bits: &'static [usize],
-    tokens: usize,
+pub struct Case {
+    pub sizes: &'static [Sizes],
+    pub cols: usize,
+    pub rows: &'static [usize],
+    pub bits: &'static [usize],
+    pub tokens: usize,
 }
 
 impl Case {
-    fn matrices(&self, r: &mut Random) -> Vec<Quant> {
+    pub fn matrices(&self, r: &mut Random) -> Vec<Quant> {
         self.rows.iter().zip(self.bits).map(|(&n, &b)| Quant::random(r, n, self.cols, b)).collect()
     }
 
-    fn stride(&self) -> usize {
+    pub fn stride(&self) -> usize {
         self.rows.iter().sum::<usize>() + 3
     }
 
     /// Runs `kernel` with tiles of `tile` tokens, in a grid for up to `capacity` tokens.
     #[allow(clippy::too_many_arguments)]
-    fn run<X: Pod, Y: Pod>(
+    pub fn run<X: Pod, Y: Pod>(
         &self,
         lib: &SoftLibrary,
         kernel: &str,
@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-const CASES: [Case; 6] = [
+pub const CASES: [Case; 6] = [
     Case { sizes: &[Tiny], cols: 128, rows: &[200, 96, 4, 4], bits: &[4, 4, 4, 4], tokens: 37 },
     Case { sizes: &[Mini], cols: 256, rows: &[130, 64, 64], bits: &[4, 4, 4], tokens: 70 },
     Case { sizes: &[Large], cols: 2048, rows: &[70, 5], bits: &[4, 8], tokens: 33 }, // input projections

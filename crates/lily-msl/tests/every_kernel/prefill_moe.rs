@@ -15,8 +15,8 @@ fn library() -> Option<&'static SoftLibrary> {
     LIB.get_or_init(|| kernel_file("moe_prefill.metal")).as_ref()
 }
 
-/// What the products take: halves or floats.
-trait Element: Pod {
+/// What the products take.
+pub trait Element: Pod {
     /// End of the kernels' names.
     const NAME: &str;
     const NAN: Self;
@@ -25,6 +25,10 @@ trait Element: Pod {
 
     fn of(x: f32) -> Self;
     fn value(self) -> f32;
+    /// The kernels.
+    fn library() -> Option<&'static SoftLibrary> {
+        library()
+    }
     /// `W x` of some rows, with weights as this type has them.
     fn dots(q: &Quant, rows: std::ops::Range<usize>, x: &[f64]) -> Vec<f64>;
 }
@@ -226,8 +230,8 @@ pub fn experts_and_shared_expert() {
     experts::<f32>();
 }
 
-fn experts<T: Element>() {
-    let Some(lib) = library() else { return };
+pub fn experts<T: Element>() {
+    let Some(lib) = T::library() else { return };
     for s in [TINY, MINI, MANY, FEW] {
         at(&[s.sizes, Ragged]);
         let mut r = Random(s.hidden as u64);
@@ -349,8 +353,8 @@ pub fn experts_of_full_width() {
     full_width::<f32>();
 }
 
-fn full_width<T: Element>() {
-    let Some(lib) = library() else { return };
+pub fn full_width<T: Element>() {
+    let Some(lib) = T::library() else { return };
     at(&[Large]);
     let s =
         Shape { sizes: Large, hidden: 2048, experts: 2, chosen: 1, width: 512, shared_width: 64, tokens: 9 };
