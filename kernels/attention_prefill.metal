@@ -7,18 +7,20 @@ constant constexpr uint PREFILL_ROWS = 32;        // queries of a tile
 constant constexpr uint PREFILL_POSITIONS = 64;   // positions taken at once
 constant constexpr uint PREFILL_SIMDGROUPS = 4;
 constant constexpr uint PREFILL_DIMS = HEAD_DIM / PREFILL_SIMDGROUPS;  // dimensions of the result a simdgroup has
+constant constexpr uint HALVES_POSITIONS = 64;    // positions of a threadgroup of attention_halves
 constant constexpr uint QUERY_PITCH = HEAD_DIM + 8;
 constant constexpr uint SCORE_PITCH = PREFILL_POSITIONS + 4;
 
-// What the matrix unit takes, M, is half or float. Keys and values become that in registers: a cache's bfloat is exact in a
-// half from 2^-17 to 65,504. Queries are halves in either case: of 32 rows of 256 floats there is no room for anything else
-// in threadgroup memory, and halves (11 bits) add an eighth of the rounding that the cache's keys (8 bits) have already.
-// Queries are normed and divided by 16, so that they are far from the ends of half's range.
-template <typename M>
-inline void load_cached(thread simdgroup_matrix<M, 8, 8>& m, device const bfloat* p, bool transpose) {
-  simdgroup_matrix<bfloat, 8, 8> n;
+// What the matrix unit takes, M, is half or float. For floats, keys and values, C, are the cache's bfloats and become floats in
+// registers; for halves, attention_halves has made halves of them before. Queries are halves in either case: of 32 rows of
+// 256 floats there is no room for anything else in threadgroup memory, and halves (11 bits) add an eighth of the rounding
+// that the cache's keys (8 bits) have already. Queries are normed and divided by 16, so that they are far from the ends of
+// half's range.
+template <typename C, typename M>
+inline void load_cached(thread simdgroup_matrix<M, 8, 8>& m, device const C* p, bool transpose) {
+  simdgroup_matrix<C, 8, 8> n;
   simdgroup_load(n, p, HEAD_DIM, ulong2(0, 0), transpose);
-  for (uint e = 0; e < 2; e++) m.thread_elements()[e] = M(fit<M>(float(n.thread_elements()[e])));
+  for (uint e = 0; e < 2; e++) m.thread_elements()[e] = M(float(n.thread_elements()[e]));
 }
 // An element of type Q in threadgroup memory as one of type M.
 template <typename M, typename Q>
@@ -75,18 +77,39 @@ template <typename M> inline float weight_exponent() { return sizeof(M) == sizeo
   }
 }
 
+// A sequence's keys and values up to the chunk's end as halves, which bfloats are exact in from 2^-17 to 65,504; positions up to
+// a multiple of 8, as attention_prefill takes them. Once for all tiles: a tile that does it for itself takes half as long again.
+//
+// Grid: (ceil(capacity / 64), kv_heads); threadgroup 128. half_keys, half_values [kv_heads, capacity, 256].
+[[kernel, max_total_threads_per_threadgroup(PREFILL_SIMDGROUPS * 32)]] void attention_halves(
+    device const bfloat4* keys [[buffer(0)]], device const bfloat4* values [[buffer(1)]],
+    device half4* half_keys [[buffer(2)]], device half4* half_values [[buffer(3)]],
+    device const PrefillChunk* chunk [[buffer(4)]], constant AttentionShape& shape [[buffer(5)]],
+    uint2 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]]) {
+  uint first = tg.x * HALVES_POSITIONS, end = min((chunk->position + chunk->tokens + 7) / 8 * 8, shape.capacity);
+  if (first >= end) return;
+  uint count = min(end - first, HALVES_POSITIONS) * (HEAD_DIM / 4);
+  uint to = (tg.y * shape.capacity + first) * (HEAD_DIM / 4);
+  uint from = to + chunk->slot * shape.kv_heads * shape.capacity * (HEAD_DIM / 4);
+  for (uint i = tid; i < count; i += PREFILL_SIMDGROUPS * 32) {
+    half_keys[to + i] = half4(fit4<half>(float4(keys[from + i])));
+    half_values[to + i] = half4(fit4<half>(float4(values[from + i])));
+  }
+}
+
 // softmax(q k^T) v, times the sigmoid of the output gate.
 //
 // Replaces: scores, mask, softmax, product with the values, gate, conversion: 6 dispatches.
 // Grid: (ceil(tokens HEADS / 32), kv_heads); threadgroup 128. The last tiles, which see the most positions, go first.
-// queries, keys, values as attention_prepare leaves them; projected for the gates; y [tokens, heads * 256] M.
+// queries as attention_prepare leaves them; keys, values as that or, for halves, attention_halves; projected for the gates;
+// y [tokens, heads * 256] M.
 // Per 64 positions: each simdgroup scores 16 of them for all rows; then it has 8 rows' softmax; then it adds all
 // positions to 64 of the dimensions, in registers. Keys and values go from device memory to registers once a tile.
 // Weights take the scores' places.
-template <uint HEADS, typename M>
+template <uint HEADS, typename C, typename M>
 [[kernel, max_total_threads_per_threadgroup(PREFILL_SIMDGROUPS * 32)]] void attention_prefill(
-    device const half* queries [[buffer(0)]], device const bfloat* keys [[buffer(1)]],
-    device const bfloat* values [[buffer(2)]], device const float* projected [[buffer(3)]],
+    device const half* queries [[buffer(0)]], device const C* keys [[buffer(1)]],
+    device const C* values [[buffer(2)]], device const float* projected [[buffer(3)]],
     device M* y [[buffer(4)]], device const PrefillChunk* chunk [[buffer(5)]],
     constant AttentionShape& shape [[buffer(6)]], uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
@@ -101,9 +124,11 @@ template <uint HEADS, typename M>
   if (tg.x >= tiles) return;
   uint first = (tiles - 1 - tg.x) * TOKENS, kv_head = tg.y, start = chunk->position;
   uint end = start + min(first + TOKENS, tokens);  // positions the tile sees
-  uint row0 = (chunk->slot * shape.kv_heads + kv_head) * shape.capacity;
-  device const bfloat* k = keys + row0 * HEAD_DIM;
-  device const bfloat* v = values + row0 * HEAD_DIM + sg * PREFILL_DIMS;
+  // Halves are this sequence's alone.
+  uint slot = sizeof(M) == sizeof(half) ? 0u : chunk->slot;
+  uint row0 = (slot * shape.kv_heads + kv_head) * shape.capacity;
+  device const C* k = keys + row0 * HEAD_DIM;
+  device const C* v = values + row0 * HEAD_DIM + sg * PREFILL_DIMS;
 
   threadgroup const half* q = (threadgroup const half*)query_tile;
   // The tile's queries; zeros for tokens past the chunk, whose rows nobody stores.
@@ -207,13 +232,14 @@ template <uint HEADS, typename M>
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
-#define FLASH(name, heads, matrix) \
-  template [[host_name(name #heads)]] [[kernel]] decltype(attention_prefill<heads, matrix>) attention_prefill<heads, matrix>;
-FLASH("attention_prefill_", 1, half)
-FLASH("attention_prefill_", 2, half)
-FLASH("attention_prefill_", 4, half)
-FLASH("attention_prefill_", 8, half)
-FLASH("attention_prefill_float_", 1, float)
-FLASH("attention_prefill_float_", 2, float)
-FLASH("attention_prefill_float_", 4, float)
-FLASH("attention_prefill_float_", 8, float)
+#define FLASH(name, heads, cached, matrix) \
+  template [[host_name(name #heads)]] [[kernel]] \
+  decltype(attention_prefill<heads, cached, matrix>) attention_prefill<heads, cached, matrix>;
+FLASH("attention_prefill_", 1, half, half)
+FLASH("attention_prefill_", 2, half, half)
+FLASH("attention_prefill_", 4, half, half)
+FLASH("attention_prefill_", 8, half, half)
+FLASH("attention_prefill_float_", 1, bfloat, float)
+FLASH("attention_prefill_float_", 2, bfloat, float)
+FLASH("attention_prefill_float_", 4, bfloat, float)
+FLASH("attention_prefill_float_", 8, bfloat, float)

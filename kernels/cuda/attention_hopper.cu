@@ -3,11 +3,12 @@
 // A block has 128 rows: the 8 query heads of a KV head for 16 tokens. One warpgroup brings keys and values, 64 positions
 // at a time, to a ring where they take turns; each of the others has 64 rows, their softmax (a row's scores lie in four
 // lanes) and their 64 x 256 result in registers. While one of the two weighs its scores, the tensor cores work for the
-// other. Rows are 512 bytes in the caches: four tiles of 64 values side by side in shared memory.
+// other. Rows are 512 bytes in memory: four tiles of 64 values side by side in shared memory.
 //
-// Queries and softmax weights are halves, for which an instruction wants keys and values to be halves as well: the warpgroup
-// that brought them rewrites the caches' bfloats where they lie, which is exact from 2^-17 to 65,504. A softmax weight is
-// at most 2^15, so it has all its bits down to 2^-29 of the largest; the sum that it is divided by has the same factor.
+// Everything is halves; attention_halves has made them of the caches' bfloats. (Rewriting tiles in shared memory, by the
+// warpgroup that brings them, cost 60 % more time: copies, rewriting and the matrix instructions share its bandwidth.) A
+// softmax weight is at most 2^15, so it has all its bits down to 2^-29 of the largest; the sum that it is divided by
+// has the same factor.
 #define FLASH_POSITIONS 64
 #define FLASH_TOKENS 16
 #define FLASH_TILE (FLASH_POSITIONS * HEAD_DIM * 2)
@@ -43,20 +44,6 @@ DEVICE void bring_positions(u8* to, const u8* rows, u32 p0, u32 end, u32 tid) {
   }
 }
 
-// The pieces that this thread has brought, as halves.
-DEVICE void rewrite_positions(u8* to, u32 tid) {
-  u32 piece = tid % 32, row = tid / 32;
-  u8* tile = to + piece / 8 * (FLASH_POSITIONS * 128);
-#pragma unroll 4
-  for (u32 i = 0; i < FLASH_POSITIONS / 4; i++) {
-    u32 r = i * 4 + row;
-    uint4* p = (uint4*)(tile + r * 128 + ((piece ^ r) & 7) * 16);
-    uint4 v = *p;
-    *p = make_uint4(pack_limited(bfloat_low(v.x), bfloat_high(v.x)), pack_limited(bfloat_low(v.y), bfloat_high(v.y)),
-                    pack_limited(bfloat_low(v.z), bfloat_high(v.z)), pack_limited(bfloat_low(v.w), bfloat_high(v.w)));
-  }
-}
-
 // Grid: (ceil(tokens / 16) * kv_heads); the tokens that see the most positions go first.
 extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_attention_prefill(const __grid_constant__ AttentionPrefillArgs a, const __grid_constant__ FlashLaunch l) {
@@ -65,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   u8 *queries = shared + FLASH_HEAD, *ring = queries + FLASH_QUERIES;
   grid_enter(l.step);
   const Chunk* chunk = (const Chunk*)a.chunk;
-  u32 tokens = loadu(&chunk->tokens), start = loadu(&chunk->position), slot = loadu(&chunk->slot);
+  u32 tokens = loadu(&chunk->tokens), start = loadu(&chunk->position);
   u32 tiles = (tokens + FLASH_TOKENS - 1) / FLASH_TOKENS, index = blockIdx.x / a.shape.kv_heads;
   if (index >= tiles) return;
   u32 first = (tiles - 1 - index) * FLASH_TOKENS, kv_head = blockIdx.x % a.shape.kv_heads;
@@ -83,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   if (threadIdx.x >= 256) {
     registers_less<40>();
     u32 tid = threadIdx.x - 256, piece = tid % 32, row = tid / 32;
-    u64 row0 = (u64)(slot * a.shape.kv_heads + kv_head) * a.shape.capacity;
+    u64 row0 = (u64)kv_head * a.shape.capacity;
     const u8 *k = (const u8*)a.keys + row0 * ROW_BYTES, *v = (const u8*)a.values + row0 * ROW_BYTES;
 #pragma unroll 8
     for (u32 i = 0; i < 32; i++) {
@@ -92,21 +79,13 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
              (const u8*)a.queries + ((u64)token * a.shape.heads + kv_head * 8 + r % 8) * ROW_BYTES + piece * 16);
     }
     copies_arrive(queries_full);
-    // Keys, then values of every step; each is rewritten while the next two are on their way.
-    Place<FLASH_PLACES> to = {0, 1}, from = {0, 0};
-    for (u32 i = 0; i < 2 * steps + 2; i++) {
-      if (i < 2 * steps) {
-        barrier_wait(empty + to.at, to.round);
-        bring_positions(ring + to.at * FLASH_TILE, i % 2 ? v : k, i / 2 * FLASH_POSITIONS, end, tid);
-        to.next();
-      }
-      copies_end();
-      if (i < 2) continue;
-      asm volatile("cp.async.wait_group 2;" ::: "memory");
-      rewrite_positions(ring + from.at * FLASH_TILE, tid);
-      // Made known to the matrix instructions by those who start them: a fence here would wait for the copies under way.
-      barrier_arrive(full + from.at);
-      from.next();
+    // Keys, then values of every step.
+    Place<FLASH_PLACES> to = {0, 1};
+    for (u32 i = 0; i < 2 * steps; i++) {
+      barrier_wait(empty + to.at, to.round);
+      bring_positions(ring + to.at * FLASH_TILE, i % 2 ? v : k, i / 2 * FLASH_POSITIONS, end, tid);
+      copies_arrive(full + to.at);
+      to.next();
     }
     return;
   }

@@ -5,10 +5,10 @@
 //   rows of a chunk  normed, or weighted means of such, or a gated product; what they add to the residual stream is of the
 //                  size of their products, so an absolute error of 3e-8 is none
 //   GDN            keys and queries are of length 1 and 0.09; values, state and sums are times 2^4 (gdn_prefill.cu)
-//   attention      queries and keys are normed, softmax weights times 2^15, values as they are (attention_hopper.cu)
+//   attention      queries and keys are normed, softmax weights times 2^15, values as they are
 // Finite values beyond the range become the largest half: a bounded error where an infinity would spoil a whole row.
 
-// Two floats as halves, the first in the low half. (The instruction that also saturates takes eight times as long.)
+// Two floats as halves, the first in the low half.
 DEVICE u32 pack_halves(float low, float high) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));

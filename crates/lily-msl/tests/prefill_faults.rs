@@ -157,10 +157,20 @@ fn attention(lib: &SoftLibrary, seed: u32) -> Result<Vec<f16>, Box<Fault>> {
         ("shape", Arg::Bytes(cast_slice(&shape))),
     ];
     dispatch(lib, "attention_prepare", [heads as u32 + 2, 3, 1], seed, a)?;
-    let b = vec![
-        ("queries", read(&queries)),
+    let (mut half_keys, mut half_values) = (vec![f16::NAN; capacity * D], vec![f16::NAN; capacity * D]);
+    let h = vec![
         ("keys", read(&keys)),
         ("values", read(&values)),
+        ("half_keys", write(&mut half_keys)),
+        ("half_values", write(&mut half_values)),
+        ("chunk", read(&chunk)),
+        ("shape", Arg::Bytes(cast_slice(&shape))),
+    ];
+    dispatch(lib, "attention_halves", [2, 1, 1], seed, h)?;
+    let b = vec![
+        ("queries", read(&queries)),
+        ("keys", read(&half_keys)),
+        ("values", read(&half_values)),
         ("projected", read(&projected)),
         ("y", write(&mut y)),
         ("chunk", read(&chunk)),

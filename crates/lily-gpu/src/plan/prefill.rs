@@ -31,8 +31,10 @@ const GDN_TOKENS: usize = 32;
 const GDN_FACTORS: usize = 2 * GDN_TOKENS * GDN_TOKENS + 2 * 4 * 64;
 /// Of those, what gdn_scan reads: the 8 x 8 blocks on and below the diagonal of the two triangular matrices.
 const GDN_FACTORS_READ: usize = 2 * 10 * 64 + 2 * 4 * 64;
-/// Query rows of an attention tile (attention_prefill.metal).
+/// Query rows of an attention tile, and positions of a threadgroup that makes halves of keys and values
+/// (attention_prefill.metal).
 const ATTENTION_ROWS: usize = 32;
+const HALVES_POSITIONS: usize = 64;
 
 /// What a chunk ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -346,10 +348,6 @@ impl<'a> Prefill<'a> {
         ];
         let gates = t * heads * dim * F32;
         let padding = (self.s.context.next_multiple_of(8) - self.s.context) * row;
-        let flash = match self.m.products {
-            Products::F16 => "attention_prefill_",
-            Products::F32 => "attention_prefill_float_",
-        };
         self.b
             .op(label("prepare"), "attention_prepare")
             .read("projected", "float", projected, t * stride * F32 - gates)
@@ -366,13 +364,31 @@ impl<'a> Prefill<'a> {
         let group = heads / kv_heads;
         let bytes = t * heads * dim * self.input_bytes();
         let y = Self::part(self.mixed, bytes);
-        // Positions are taken in steps of 64 keys and 8 values.
-        let seen = |step: usize| self.s.context.next_multiple_of(step).min(self.s.capacity) * row;
+        // Positions are taken in steps of 8.
+        let seen = self.s.context.next_multiple_of(8).min(self.s.capacity) * row;
+        let (flash, cached, keys, values) = match self.m.products {
+            Products::F32 => ("attention_prefill_float_", "bfloat", keys, values),
+            Products::F16 => {
+                let bytes = self.s.capacity * kv_heads * dim * F16;
+                let (half_keys, half_values) =
+                    (self.scratch("half_keys", bytes), self.scratch("half_values", bytes));
+                self.b
+                    .op(label("halves"), "attention_halves")
+                    .read("keys", "bfloat4", keys, seen)
+                    .read("values", "bfloat4", values, seen)
+                    .write("half_keys", "half4", half_keys, seen)
+                    .write("half_values", "half4", half_values, seen)
+                    .read_all("chunk", "PrefillChunk", self.chunk)
+                    .inline("shape", "AttentionShape", shape.clone())
+                    .run([self.s.capacity.div_ceil(HALVES_POSITIONS), kv_heads, 1], 128);
+                ("attention_prefill_", "half", half_keys, half_values)
+            }
+        };
         self.b
             .op(label("flash"), format!("{flash}{group}"))
             .read_all("queries", "half", queries)
-            .read("keys", "bfloat", keys, seen(8))
-            .read("values", "bfloat", values, seen(8))
+            .read("keys", cached, keys, seen)
+            .read("values", cached, values, seen)
             .read("projected", "float", projected, gates)
             .write("y", self.m.products.element(), y, bytes)
             .read_all("chunk", "PrefillChunk", self.chunk)

@@ -226,7 +226,7 @@ fn add_draws(case: &mut Case) -> Option<()> {
 
 /// Kernels whose results or inputs are halves where products are rounded, and the routing that the experts need.
 fn rounds(kernel: &str) -> bool {
-    let beginnings = ["norm_rows", "gemm_", "gdn_gate", "attention_pre", "moe_", "experts_", "shared_"];
+    let beginnings = ["norm_rows", "gemm_", "gdn_gate", "attention_", "moe_", "experts_", "shared_"];
     beginnings.iter().any(|b| kernel.starts_with(b))
         && !kernel.starts_with("gemm_float")
         && kernel != "experts_combine"
@@ -234,7 +234,7 @@ fn rounds(kernel: &str) -> bool {
 
 /// Attention alone.
 fn flash(kernel: &str) -> bool {
-    kernel.starts_with("attention_pre")
+    kernel.starts_with("attention_")
 }
 
 /// All cases.

@@ -131,11 +131,35 @@ fn check(lib: &SoftLibrary, &Case(_, heads, kv_heads, start, tokens): &Case) {
             ));
         }
 
+        // Halves of this sequence's rows, up to a multiple of eight positions; beyond them nothing is read or written.
+        let seen = end.next_multiple_of(8);
+        let mut half_keys = vec![f16::NAN; kv_heads * CAPACITY * D];
+        let mut half_values = half_keys.clone();
+        let h = vec![
+            ("keys", read(&keys)),
+            ("values", read(&values)),
+            ("half_keys", write(&mut half_keys)),
+            ("half_values", write(&mut half_values)),
+            ("chunk", read(&chunk)),
+            ("shape", Arg::Bytes(cast_slice(&shape))),
+        ];
+        let o =
+            run(lib, "attention_halves", [CAPACITY.div_ceil(64) as u32, kv_heads as u32, 1], 128, seed, h);
+        let rows = (kv_heads * seen * D * 2) as u64;
+        assert_eq!([0, 1].map(|i| o.touched[i].bytes_read()), [rows; 2], "{what}");
+        assert_eq!([2, 3].map(|i| o.touched[i].bytes_written()), [rows; 2], "{what}");
+        for (halves, cache) in [(&half_keys, &keys), (&half_values, &values)] {
+            for (kv, p) in (0..kv_heads).flat_map(|kv| (0..end).map(move |p| (kv, p))) {
+                let (half, bfloat) = (&halves[(kv * CAPACITY + p) * D..][..D], &cache[at_row(kv, p)..][..D]);
+                assert!(half.iter().zip(bfloat).all(|(h, b)| h.to_f32() == b.to_f32()), "{what}: {kv}, {p}");
+            }
+        }
+
         let mut y = vec![f16::NAN; tokens * heads * D];
         let b = vec![
             ("queries", read(&queries)),
-            ("keys", read(&keys)),
-            ("values", read(&values)),
+            ("keys", read(&half_keys)),
+            ("values", read(&half_values)),
             ("projected", read(&projected)),
             ("y", write(&mut y)),
             ("chunk", read(&chunk)),
@@ -148,7 +172,6 @@ fn check(lib: &SoftLibrary, &Case(_, heads, kv_heads, start, tokens): &Case) {
         close(&what, &widen(&y), &reference(&widen(&queries), &keys), 2.0 / 2048.0);
         assert_eq!(o.touched[4].bytes_written(), (tokens * heads * D * 2) as u64);
         // Only this sequence's rows are read, and of positions nobody sees at most the rest of the last eight.
-        let rows = (kv_heads * end.next_multiple_of(8) * D * 2) as u64;
         assert_eq!((o.touched[1].bytes_read(), o.touched[2].bytes_read()), (rows, rows), "{what}");
 
         // The same with floats in the products: the result is not rounded.

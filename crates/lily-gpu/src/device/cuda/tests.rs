@@ -4,9 +4,10 @@ use super::{
     CudaOptions, Together, compile,
     driver::Limits,
     native::{self, Launch, attention_splits},
-    native_prefill::{HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced},
+    native_prefill::{HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced, precision},
 };
 use crate::{
+    device::Precision,
     kernels,
     plan::{
         DecodeShape, Head, Ids, ModelShape, Op, Plan, PrefillHead, PrefillShape, bind, decode_plan,
@@ -332,6 +333,12 @@ fn kernels_that_go_together() {
     let found = check(&prefill(64), &little);
     assert_eq!(found.len(), 6, "{found:?}");
     assert!(found.iter().all(|l| l.ends_with("gdn.convolve") || l.ends_with("gdn.factors")), "{found:?}");
+    // One of the three alone finds the translated kernels' layout.
+    for kernel in ["convolve", "factors", "scan"] {
+        let mut alone = prefill(64);
+        alone.ops.retain(|o| o.label == format!("layers.0.gdn.{kernel}"));
+        assert_eq!(check(&alone, &H200), [format!("layers.0.gdn.{kernel}")]);
+    }
     // An odd step of 32 tokens: none of the three has a native form.
     assert!(route(&op(&prefill(96), "layers.0.gdn.scan"), &H200).is_none());
     // Products of the experts that cannot take large blocks.
@@ -344,6 +351,14 @@ fn kernels_that_go_together() {
     let found = misplaced(&plan, &order, &names);
     assert_eq!(found.len(), 4);
     assert!(found.iter().all(|&at| plan.ops[at].kernel == "moe_blocks"));
+}
+
+/// Of the kernels whose arguments are f32 only the chunk's GDN computes with halves.
+#[test]
+fn precision_of_kernels() {
+    let coarse: Vec<&str> = native::symbols(90).filter(|s| precision(s) == Precision::F16).collect();
+    assert_eq!(coarse, ["native_gdn_convolve", "native_gdn_factors", "native_gdn_scan"]);
+    assert_eq!(precision("gdn_scan"), Precision::F32);
 }
 
 #[test]
