@@ -47,7 +47,7 @@ pub struct SelftestArgs {
 /// Held-out sequences that lily-mini is checked on, and tokens of each.
 const SEQUENCES: usize = 3;
 const TOKENS: usize = 48;
-/// Bars for a device whose matrix inputs are BF16 (design: testing), on the few positions there are: top-1 agreement and
+/// Bars for a device whose matrix inputs have 16 bits (design: testing), on the few positions there are: top-1 agreement and
 /// mean KL divergence against the f32 reference.
 const TOP1: f64 = 0.99;
 const KL: f64 = 5e-4;
