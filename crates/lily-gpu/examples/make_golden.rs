@@ -32,6 +32,6 @@ fn main() -> ExitCode {
 
 fn make() -> Result<Vec<u8>> {
     let seed = env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-    let mut device = SoftDevice::new(SoftOptions { checked: true, seed })?;
+    let mut device = SoftDevice::with_tensor_ops(SoftOptions { checked: true, seed })?;
     selftest::record(&mut device)?.to_file()
 }

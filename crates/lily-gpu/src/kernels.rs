@@ -27,16 +27,30 @@ pub fn sources() -> Sources {
     sources
 }
 
-/// The parsed sources of all kernels.
+/// The parsed sources of all kernels that every device has.
 pub fn unit() -> Result<Unit, GpuError> {
-    Ok(Unit::parse(&sources(), ROOT, &ParseOptions::default())?)
+    unit_with(false)
 }
 
-/// What every kernel takes. Parsed once.
+/// The same, with those for a device with tensor operations (Metal 4) where it has them.
+pub fn unit_with(tensor_ops: bool) -> Result<Unit, GpuError> {
+    let mut options = ParseOptions::default();
+    if tensor_ops {
+        options.metal_version = 400;
+    }
+    Ok(Unit::parse(&sources(), ROOT, &options)?)
+}
+
+/// What every kernel of [`unit`] takes. Parsed once.
 pub fn manifest() -> Result<&'static Manifest, GpuError> {
-    static MANIFEST: OnceLock<Result<Manifest, String>> = OnceLock::new();
-    let made = MANIFEST.get_or_init(|| {
-        let unit = unit().map_err(|e| e.to_string())?;
+    manifest_with(false)
+}
+
+/// What every kernel of [`unit_with`] takes. Parsed once for each kind of device.
+pub fn manifest_with(tensor_ops: bool) -> Result<&'static Manifest, GpuError> {
+    static MANIFESTS: [OnceLock<Result<Manifest, String>>; 2] = [const { OnceLock::new() }; 2];
+    let made = MANIFESTS[usize::from(tensor_ops)].get_or_init(|| {
+        let unit = unit_with(tensor_ops).map_err(|e| e.to_string())?;
         unit.manifest().map_err(|e| e.to_string())
     });
     made.as_ref().map_err(|e| GpuError::Kernels(e.clone()))

@@ -94,6 +94,32 @@ fn prefill_plans_fit_the_kernels() {
     }
 }
 
+/// The same ops, arguments, grids and levels with or without tensor operations: they are other kernels for some ops.
+#[test]
+fn prefill_plans_of_tensor_operations() {
+    let manifest = kernels::manifest_with(true).unwrap_or_else(|e| panic!("{e}"));
+    for (name, model) in shapes() {
+        let model = model.with_products(Products::F32);
+        for tokens in [32, 64, 256, 2048] {
+            let head = PrefillHead::Last;
+            let shape = PrefillShape { tokens, slots: 4, capacity: 4096, context: 4096, head };
+            let plain = prefill_plan(&model, &shape);
+            let mut plan = prefill_plan(&model.clone().with_tensor_ops(true), &shape);
+            bind(&plan, manifest).unwrap_or_else(|e| panic!("{name}, {}: {e}", plan.name));
+            // A device without them has no such kernels.
+            let common = kernels::manifest().unwrap();
+            assert_eq!(bind(&plan, common).is_ok(), tokens == 32, "{name}, {tokens}");
+            for (op, was) in plan.ops.iter_mut().zip(&plain.ops) {
+                let product = op.kernel.starts_with("gemm_") || op.kernel.ends_with("_tensor");
+                let exact = op.label.ends_with(".router") || tokens == 32;
+                assert_eq!(op.kernel.contains("_tensor"), product && !exact, "{name}: {}", op.label);
+                op.kernel.clone_from(&was.kernel);
+            }
+            assert_eq!(plan, plain, "{name}, {tokens}");
+        }
+    }
+}
+
 /// What every Apple GPU from M1 on has: 32 KiB of threadgroup memory, 1,024 threads of a threadgroup, 31 buffers. Sizes that
 /// depend on the model are added by the plans, whose binding checks them too.
 #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lily_gpu::{
-    Device,
+    Device, GpuError,
     device::soft::{self, SoftDevice, SoftOptions},
     kernels,
     selftest::{self, Golden, KernelReport},
@@ -14,7 +14,15 @@ use lily_msl::{
 };
 
 fn device(checked: bool, seed: u32) -> Option<SoftDevice> {
-    match SoftDevice::new(SoftOptions { checked, seed }) {
+    made(SoftDevice::new(SoftOptions { checked, seed }))
+}
+
+fn tensor_device(seed: u32) -> Option<SoftDevice> {
+    made(SoftDevice::with_tensor_ops(SoftOptions { checked: false, seed }))
+}
+
+fn made(device: Result<SoftDevice, GpuError>) -> Option<SoftDevice> {
+    match device {
         Ok(device) => Some(device),
         Err(e) if e.to_string().contains("no C++ compiler") => {
             println!("skipped: no C++ compiler");
@@ -44,15 +52,36 @@ fn every_kernel_passes_in_two_schedules_and_watched() {
     }
 }
 
+/// A device with tensor operations runs the kernels that need them too.
+#[test]
+fn tensor_operations_pass_and_their_faults_are_named() {
+    let golden = Golden::embedded().unwrap();
+    let Some(mut device) = tensor_device(3) else { return };
+    let reports = selftest::run(&mut device, &golden).unwrap();
+    assert!(wrong(&reports).is_empty(), "{:?}", wrong(&reports));
+    let tensor: Vec<&str> = reports.keys().filter(|k| k.contains("_tensor")).map(String::as_str).collect();
+    assert_eq!((reports.len(), tensor.len()), (kernels::manifest_with(true).unwrap().kernels.len(), 7));
+    assert!(tensor.iter().all(|k| reports[*k].runs > 1 && reports[*k].worst <= 0.5), "{reports:#?}");
+    // Sums that start at one instead of nothing.
+    let library = changed_as(400, "tensor.metal", "sums[i] = 0.0f", "sums[i] = 1.0f");
+    let mut device = SoftDevice::with_library(library, SoftOptions { checked: false, seed: 0 });
+    assert_eq!(wrong(&selftest::run(&mut device, &golden).unwrap()), tensor);
+}
+
 /// The kernels with some text replaced.
 fn changed(file: &str, from: &str, to: &str) -> Arc<SoftLibrary> {
+    changed_as(ParseOptions::default().metal_version, file, from, to)
+}
+
+fn changed_as(metal_version: u32, file: &str, from: &str, to: &str) -> Arc<SoftLibrary> {
     let mut sources = Sources::new();
     for (name, text) in kernels::files() {
         let new = if *name == file { text.replace(from, to) } else { text.to_string() };
         assert!(*name != file || new != *text, "{file} has no {from:?}");
         sources.add(*name, new);
     }
-    let unit = Unit::parse(&sources, kernels::ROOT, &ParseOptions::default()).unwrap();
+    let options = ParseOptions { metal_version, ..ParseOptions::default() };
+    let unit = Unit::parse(&sources, kernels::ROOT, &options).unwrap();
     Arc::new(SoftLibrary::build(&unit, &Compiler::find().unwrap(), false).unwrap())
 }
 
@@ -105,7 +134,7 @@ fn spoilt_or_missing_vectors_are_wrong() {
 /// new vectors.
 #[test]
 fn the_vectors_are_those_of_these_kernels() {
-    let Some(mut device) = device(false, 0) else { return };
+    let Some(mut device) = tensor_device(0) else { return };
     let (made, kept) = (selftest::record(&mut device).unwrap(), Golden::embedded().unwrap());
     let keys = |g: &Golden| g.keys().map(str::to_string).collect::<Vec<_>>();
     assert_eq!(keys(&made), keys(&kept));

@@ -26,7 +26,18 @@ const TINY: &str = "crates/lily-model/tests/fixtures/tiny";
 const MINI: &str = "models/lily-mini";
 
 fn model(weights: Arc<ModelWeights>, seed: u32) -> Option<GpuModel> {
-    match SoftDevice::new(SoftOptions { checked: false, seed }) {
+    on(weights, SoftDevice::new(SoftOptions { checked: false, seed }))
+}
+
+/// The same on a device with tensor operations: chunks of more than 32 tokens take halves.
+fn tensor_model(weights: Arc<ModelWeights>, seed: u32) -> Option<GpuModel> {
+    let m = on(weights, SoftDevice::with_tensor_ops(SoftOptions { checked: false, seed }))?;
+    assert!(m.device().facts().tensor_ops);
+    Some(m)
+}
+
+fn on(weights: Arc<ModelWeights>, device: Result<SoftDevice, GpuError>) -> Option<GpuModel> {
+    match device {
         Ok(device) => Some(GpuModel::new(weights, Box::new(device), GpuOptions::default()).unwrap()),
         Err(GpuError::NoDevice { reason, .. }) if reason.contains("no C++ compiler") => {
             println!("skipped: {reason}");
@@ -54,10 +65,22 @@ fn max_diff(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Prompts, greedy ids and logits that MLX-LM computed in f32.
 #[test]
 fn tiny_matches_the_golden() {
     let Some(mut m) = model(weights(TINY), 1) else { return };
+    // Step by step and in chunks; [`chunks_equal_steps`] has chunks that end anywhere.
+    tiny_golden(&mut m, &[1, 64]);
+}
+
+/// Halves in prefill's products stay within the bar of exact ones. Steps are the same.
+#[test]
+fn tiny_on_tensor_operations() {
+    let Some(mut m) = tensor_model(weights(TINY), 1) else { return };
+    tiny_golden(&mut m, &[64]);
+}
+
+/// Prompts, greedy ids and logits that MLX-LM computed in f32.
+fn tiny_golden(m: &mut GpuModel, chunks: &[usize]) {
     let fixtures = path("crates/lily-model/tests/fixtures");
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(fixtures.join("tiny_golden.json")).unwrap()).unwrap();
@@ -71,11 +94,12 @@ fn tiny_matches_the_golden() {
         v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
     };
     let vocab = m.config().vocab_size;
-    // Step by step and in chunks; [`chunks_equal_steps`] has chunks that end anywhere.
-    for (name, chunk) in ["short", "long", "one"].into_iter().flat_map(|n| [1, 64].map(|c| (n, c))) {
+    for (name, chunk) in
+        ["short", "long", "one"].into_iter().flat_map(|n| chunks.iter().map(move |&c| (n, c)))
+    {
         let (prompt, greedy) = (ids(&json["prompts"][name]), ids(&json[name]["greedy"]));
         let s = m.new_sequence(prompt.len() + greedy.len()).unwrap();
-        let logits = prefill(&mut m, s, &prompt, chunk);
+        let logits = prefill(m, s, &prompt, chunk);
         let last = &logits[logits.len() - vocab..];
         let worst = match tensor(&format!("{name}.prefill_logits")) {
             Some(want) => max_diff(&logits, &want),
@@ -105,12 +129,24 @@ fn tiny_matches_the_golden() {
     }
 }
 
-/// Teacher-forced along the reference's own greedy path with a random id here and there, by steps and by chunks, to the
-/// bars of the CPU backend. `lily eval --device soft` measures the same over the held-out set.
 #[test]
 fn lily_mini_agrees_with_the_reference() {
     let weights = weights(MINI);
     let Some(mut m) = model(weights.clone(), 7) else { return };
+    mini_agrees(&mut m, weights, &[1, 64]);
+}
+
+/// Halves in prefill's products stay within the bars of exact ones here.
+#[test]
+fn lily_mini_on_tensor_operations() {
+    let weights = weights(MINI);
+    let Some(mut m) = tensor_model(weights.clone(), 7) else { return };
+    mini_agrees(&mut m, weights, &[64]);
+}
+
+/// Teacher-forced along the reference's own greedy path with a random id here and there, by steps and by chunks, to the
+/// bars of the CPU backend. `lily eval --device soft` measures the same over the held-out set.
+fn mini_agrees(m: &mut GpuModel, weights: Arc<ModelWeights>, chunks: &[usize]) {
     let reference = ReferenceModel::new(weights);
     let vocab = m.config().vocab_size;
     let (mut ids, mut want): (Vec<u32>, Vec<Vec<f32>>) = (vec![8166], Vec::new());
@@ -123,9 +159,9 @@ fn lily_mini_agrees_with_the_reference() {
         ids.push(next);
         want.push(reference.forward_last(&mut state, &[next]));
     }
-    for chunk in [1, 64] {
+    for &chunk in chunks {
         let s = m.new_sequence(ids.len()).unwrap();
-        let got = prefill(&mut m, s, &ids, chunk);
+        let got = prefill(m, s, &ids, chunk);
         m.free_sequence(s);
         let (mut kl, mut same): (Vec<f64>, usize) = (Vec::new(), 0);
         for (got, want) in got.chunks(vocab).zip(&want) {

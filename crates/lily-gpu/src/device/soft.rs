@@ -131,12 +131,17 @@ impl std::fmt::Debug for SoftDevice {
 
 /// The kernels compiled by the system's C++ compiler; once for each kind a process.
 pub fn library(checked: bool) -> Result<Arc<SoftLibrary>> {
-    static LIBRARIES: [OnceLock<std::result::Result<Arc<SoftLibrary>, String>>; 2] =
-        [const { OnceLock::new() }; 2];
-    let made = LIBRARIES[checked as usize].get_or_init(|| {
+    library_with(checked, false)
+}
+
+/// The same, with or without the kernels that need tensor operations.
+pub fn library_with(checked: bool, tensor_ops: bool) -> Result<Arc<SoftLibrary>> {
+    static LIBRARIES: [OnceLock<std::result::Result<Arc<SoftLibrary>, String>>; 4] =
+        [const { OnceLock::new() }; 4];
+    let made = LIBRARIES[usize::from(checked) + 2 * usize::from(tensor_ops)].get_or_init(|| {
         let build = || -> std::result::Result<SoftLibrary, SoftError> {
             let compiler = Compiler::find()?;
-            let unit = kernels::unit().map_err(|e| SoftError::Usage(e.to_string()))?;
+            let unit = kernels::unit_with(tensor_ops).map_err(|e| SoftError::Usage(e.to_string()))?;
             SoftLibrary::build(&unit, &compiler, checked)
         };
         build().map(Arc::new).map_err(|e| e.to_string())
@@ -150,8 +155,15 @@ impl SoftDevice {
         Ok(Self::with_library(library(options.checked)?, options))
     }
 
-    /// A device with a library of kernels; `options.checked` must be what the library is.
+    /// The same with tensor operations, as a Mac with an M5 has them.
+    pub fn with_tensor_ops(options: SoftOptions) -> Result<Self> {
+        Ok(Self::with_library(library_with(options.checked, true)?, options))
+    }
+
+    /// A device with a library of kernels; `options.checked` must be what the library is. It has tensor operations where the
+    /// library is one for Metal 4.
     pub fn with_library(library: Arc<SoftLibrary>, options: SoftOptions) -> Self {
+        let tensor_ops = library.metal_version >= 400;
         Self {
             library,
             options,
@@ -161,7 +173,7 @@ impl SoftDevice {
                 memory: None,
                 largest_buffer: u64::MAX,
                 unified: true,
-                tensor_ops: false,
+                tensor_ops,
             },
             memory: HashMap::new(),
             plans: HashMap::new(),

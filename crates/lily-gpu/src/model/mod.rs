@@ -127,7 +127,9 @@ impl GpuModel {
         tracing::info!("{}: {}", device.facts().name, tensors.report);
         Ok(Self {
             cache: Cache::new(&weights.config),
-            shape: ModelShape::from_weights(&weights).with_products(products(device.facts())),
+            shape: ModelShape::from_weights(&weights)
+                .with_products(products(device.facts()))
+                .with_tensor_ops(device.facts().tensor_ops),
             fingerprint: check::fingerprint(&weights),
             _weights: weights,
             tensors,

@@ -12,7 +12,7 @@ use crate::{
     device::soft::{OpTraffic, SoftDevice, SoftOptions},
     plan::{
         Access, ArgValue, BufferKind, Head, Ids, Op, Plan, PrefillHead, Products, Scalar, decode_plan,
-        prefill_plan,
+        prefill_plan, routes::chunk_class,
     },
 };
 
@@ -103,22 +103,40 @@ fn declared_bytes_of_chunks() {
         let Some((mut m, traffic)) = model(tiny(), 3) else { return };
         assert_eq!(m.shape.products, Products::F32);
         m.shape.products = products;
-        bytes_of_chunks(&mut m, &traffic);
+        bytes_of_chunks(&mut m, &traffic, 32);
     }
 }
 
-fn bytes_of_chunks(m: &mut GpuModel, traffic: &Mutex<Vec<OpTraffic>>) {
+/// The same where tensor operations multiply the tiles, which they do from 33 tokens on.
+#[test]
+fn declared_bytes_of_chunks_on_tensor_operations() {
+    let device = match SoftDevice::with_tensor_ops(SoftOptions { checked: true, seed: 3 }) {
+        Ok(device) => device,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let traffic = device.traffic();
+    let mut m = GpuModel::new(tiny(), Box::new(device), GpuOptions::default()).unwrap();
+    let plan = bytes_of_chunks(&mut m, &traffic, 64);
+    let used = |kernel: &str| plan.ops.iter().filter(|op| op.kernel.contains(kernel)).count();
+    // Per layer: two products of the mixer, two of the experts, two of the shared one; and the router's, which is exact.
+    let layers = m.config().num_hidden_layers;
+    assert_eq!((used("_tensor"), used("gemm_float_32")), (6 * layers, layers));
+}
+
+/// A chunk of 21 tokens, a step, a chunk of `n`; the last one's plan.
+fn bytes_of_chunks(m: &mut GpuModel, traffic: &Mutex<Vec<OpTraffic>>, n: u32) -> Plan {
     let sequence = m.new_sequence(128).unwrap();
     let mut out = Vec::new();
-    let ids: Vec<u32> = (0..32).map(|i| 37 * i % 1000).collect();
+    let ids: Vec<u32> = (0..n).map(|i| 37 * i % 1000).collect();
     m.prefill(sequence, &ids[..21], LogitsWanted::None, &mut out).unwrap();
     m.decode(&[(sequence, 11)], &mut out).unwrap();
     m.prefill(sequence, &ids, LogitsWanted::Last, &mut out).unwrap();
     let context = m.position(sequence).unwrap();
     let head = PrefillHead::Last;
     let capacity = m.cache.capacity;
+    let tokens = chunk_class(n as usize);
     let plan =
-        prefill_plan(&m.shape, &PrefillShape { tokens: 32, slots: m.cache.slots, capacity, context, head });
+        prefill_plan(&m.shape, &PrefillShape { tokens, slots: m.cache.slots, capacity, context, head });
     let touched = traffic.lock().unwrap().clone();
     assert_eq!(touched.len(), plan.ops.len());
     let mut wrong = Vec::new();
@@ -133,6 +151,7 @@ fn bytes_of_chunks(m: &mut GpuModel, traffic: &Mutex<Vec<OpTraffic>>) {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    plan
 }
 
 /// Every declared access of every op of a GDN layer, an attention layer, embedding and head, left out one by one.

@@ -109,6 +109,15 @@ pub fn prefill_plan(model: &ModelShape, shape: &PrefillShape) -> Plan {
     p.b.finish(format!("prefill of up to {} tokens, {head}", shape.tokens))
 }
 
+/// What a product takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Input {
+    /// A chunk's rows, as [`ModelShape::products`] says.
+    Chunk,
+    /// f32 that nothing rounds: the router's.
+    Exact,
+}
+
 struct Prefill<'a> {
     b: PlanBuilder,
     m: &'a ModelShape,
@@ -149,6 +158,11 @@ impl<'a> Prefill<'a> {
 
     fn eps(&self) -> (&'static str, Scalar) {
         ("eps", Scalar::F32(self.m.config.rms_norm_eps))
+    }
+
+    /// Whether tensor operations multiply the tiles.
+    fn tensor_tiles(&self) -> bool {
+        routes::tensor_tiles(self.m.tensor_ops, self.m.products, self.s.tokens)
     }
 
     /// Bytes of what enters a product.
@@ -197,8 +211,12 @@ impl<'a> Prefill<'a> {
     }
 
     /// `y = x W^T`, or `y += x W^T`: up to four matrices with one input, their outputs side by side.
-    fn gemm(&mut self, label: String, input: Products, x: View, y: View, matrices: &[MatrixInfo], add: bool) {
+    fn gemm(&mut self, label: String, input: Input, x: View, y: View, matrices: &[MatrixInfo], add: bool) {
         let (tokens, cols) = (self.s.tokens, matrices[0].cols);
+        let (input, tensor) = match input {
+            Input::Chunk => (self.m.products, self.tensor_tiles()),
+            Input::Exact => (Products::F32, false),
+        };
         let stride: usize = matrices.iter().map(|m| m.rows).sum();
         let tile = routes::gemm_rows(tokens);
         let kernel = match (input, add) {
@@ -206,6 +224,11 @@ impl<'a> Prefill<'a> {
             (Products::F16, true) => "gemm_add_",
             (Products::F32, false) => "gemm_float_",
             (Products::F32, true) => "gemm_float_add_",
+        };
+        let kernel = match (tensor, add) {
+            (true, false) => "gemm_tensor_",
+            (true, true) => "gemm_tensor_add_",
+            (false, _) => kernel,
         };
         let blocks = matrices.iter().map(|m| m.rows.div_ceil(TILE_COLS)).sum();
         let views: Vec<[View; 3]> = matrices.iter().map(|m| self.b.matrix(m)).collect();
@@ -241,7 +264,7 @@ impl<'a> Prefill<'a> {
             self.m.dense(at("in_proj_b"), heads, hidden),
             self.m.dense(at("in_proj_a"), heads, hidden),
         ];
-        self.gemm(label("in"), self.m.products, self.normed, projected, &inputs, false);
+        self.gemm(label("in"), Input::Chunk, self.normed, projected, &inputs, false);
 
         let conv = self.vector(at("conv1d.weight"), channels * taps);
         let ring =
@@ -309,7 +332,7 @@ impl<'a> Prefill<'a> {
             .inline("shape", "GdnShape", shape)
             .run([heads, t.div_ceil(4), 1], 128);
         let out = [self.m.dense(at("out_proj"), hidden, width)];
-        self.gemm(label("out"), self.m.products, self.mixed, self.residual, &out, true);
+        self.gemm(label("out"), Input::Chunk, self.mixed, self.residual, &out, true);
     }
 
     fn attention(&mut self, layer: usize) {
@@ -326,7 +349,7 @@ impl<'a> Prefill<'a> {
             self.m.dense(at("k_proj"), kv_heads * dim, hidden),
             self.m.dense(at("v_proj"), kv_heads * dim, hidden),
         ];
-        self.gemm(label("qkv"), self.m.products, self.normed, projected, &inputs, false);
+        self.gemm(label("qkv"), Input::Chunk, self.normed, projected, &inputs, false);
 
         let (q_gain, k_gain) = (self.vector(at("q_norm.weight"), dim), self.vector(at("k_norm.weight"), dim));
         let rates = self.b.buffer("rotary_rates", c.rotary_dim / 2 * 8, BufferKind::Constant);
@@ -395,7 +418,7 @@ impl<'a> Prefill<'a> {
             .inline("shape", "AttentionShape", shape)
             .run([(t * group).div_ceil(ATTENTION_ROWS), kv_heads, 1], 128);
         let out = [self.m.dense(at("o_proj"), hidden, heads * dim)];
-        self.gemm(label("out"), self.m.products, self.mixed, self.residual, &out, true);
+        self.gemm(label("out"), Input::Chunk, self.mixed, self.residual, &out, true);
     }
 
     /// The norm before the experts. Returns the rows for the router, which are never rounded.
@@ -433,7 +456,7 @@ impl<'a> Prefill<'a> {
         let logits = self.scratch("router_logits", t * stride * F32);
         let gates =
             [self.m.dense(at("gate"), experts, hidden), self.m.dense(at("shared_expert_gate"), 1, hidden)];
-        self.gemm(label("router"), Products::F32, exact, logits, &gates, false);
+        self.gemm(label("router"), Input::Exact, exact, logits, &gates, false);
 
         let shape = vec![
             ("hidden", Scalar::U32(hidden as u32)),
@@ -480,6 +503,10 @@ impl<'a> Prefill<'a> {
             Products::F16 => ("experts_gate_up", "shared_gate_up", "experts_down"),
             Products::F32 => ("experts_gate_up_float", "shared_gate_up_float", "experts_down_float"),
         };
+        let (gate_up, shared_gate_up, down_kernel) = match self.tensor_tiles() {
+            true => ("experts_gate_up_tensor", "shared_gate_up_tensor", "experts_down_tensor"),
+            false => (gate_up, shared_gate_up, down_kernel),
+        };
         let (element, h_bytes) = (self.m.products.element(), pairs_n * width * self.input_bytes());
         let h = self.scratch("expert_h", h_bytes);
         let gate = self.b.matrix(&self.m.stack(at("switch_mlp.gate_proj"), experts, width, hidden));
@@ -524,7 +551,7 @@ impl<'a> Prefill<'a> {
             .run([hidden.div_ceil(TILE_COLS), capacity, 1], 128);
 
         let shared_down = [self.m.dense(at("shared_expert.down_proj"), hidden, shared)];
-        self.gemm(label("shared_down"), self.m.products, shared_h, self.residual, &shared_down, true);
+        self.gemm(label("shared_down"), Input::Chunk, shared_h, self.residual, &shared_down, true);
         let residual = t * hidden * F32;
         self.b
             .op(label("combine"), "experts_combine")

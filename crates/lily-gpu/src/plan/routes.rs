@@ -61,6 +61,17 @@ pub fn products(device: &DeviceFacts) -> Products {
     }
 }
 
+/// Whether tensor operations multiply a prefill chunk's tiles on a device that has them: those take halves, so they are for
+/// products that nothing has rounded yet ([`Products::F32`]; the router's stay f32 on every device). Chunks that fill no more
+/// than one tile of 32 tokens stay exact: what they cost is mostly the weights' way through memory and dequantisation, which
+/// is the same in both forms (by the counters; not measured).
+pub fn tensor_tiles(tensor_ops: bool, products: Products, tokens: usize) -> bool {
+    tensor_ops && products == Products::F32 && tokens > TENSOR_ABOVE
+}
+
+/// Largest chunk whose products stay on `simdgroup_matrix` in any case.
+const TENSOR_ABOVE: usize = 32;
+
 /// How a context is split among threadgroups in decode attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Splits {
@@ -161,6 +172,24 @@ mod tests {
             })
         };
         assert_eq!(["cuda", "metal", "soft"].map(on), [Products::F16, Products::F32, Products::F32]);
+    }
+
+    #[test]
+    fn tensor_operations_are_for_chunks_of_exact_products() {
+        for (tokens, want) in [(1, false), (32, false), (33, true), (64, true), (2048, true)] {
+            assert_eq!(tensor_tiles(true, Products::F32, tokens), want, "{tokens}");
+            assert!(!tensor_tiles(false, Products::F32, tokens));
+        }
+        // Rounded inputs are halves in memory; the kernels take floats.
+        let rounded = products(&DeviceFacts {
+            kind: "cuda",
+            name: String::new(),
+            memory: None,
+            largest_buffer: 1 << 30,
+            unified: false,
+            tensor_ops: true,
+        });
+        assert!(rounded != Products::F32 && !tensor_tiles(true, rounded, 2048));
     }
 
     #[test]

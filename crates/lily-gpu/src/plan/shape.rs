@@ -42,6 +42,8 @@ pub struct ModelShape {
     pub config: ModelConfig,
     /// Format of prefill's products: [`Products::F16`] unless [`ModelShape::with_products`] said otherwise.
     pub products: Products,
+    /// Whether the device has tensor operations: not unless [`ModelShape::with_tensor_ops`] said so.
+    pub tensor_ops: bool,
     bits: BTreeMap<String, usize>,
 }
 
@@ -93,18 +95,23 @@ impl ModelShape {
                 (module.trim_start_matches("language_model.").to_string(), quantization.bits_of(module))
             })
             .collect();
-        Self { config: config.clone(), products: Products::F16, bits }
+        Self { config: config.clone(), products: Products::F16, tensor_ops: false, bits }
     }
 
     /// From loaded weights.
     pub fn from_weights(weights: &ModelWeights) -> Self {
         let bits = weights.matrices().map(|(module, m)| (module, m.bits)).collect();
-        Self { config: weights.config.clone(), products: Products::F16, bits }
+        Self { config: weights.config.clone(), products: Products::F16, tensor_ops: false, bits }
     }
 
     /// The same with another number format of prefill's products.
     pub fn with_products(self, products: Products) -> Self {
         Self { products, ..self }
+    }
+
+    /// The same for a device with or without tensor operations.
+    pub fn with_tensor_ops(self, tensor_ops: bool) -> Self {
+        Self { tensor_ops, ..self }
     }
 
     /// Bits of a module's matrix; `None` where there is no such module.

@@ -140,9 +140,13 @@ fn blocks(heads: usize, count: usize, tokens: &[(u32, u32)]) -> Result<Case> {
 }
 
 /// A chunk of `tokens` tokens behind `position` others; the plan is made for `room` tokens.
-fn prefill(
+fn prefill(name: &str, products: Products, config: &ModelConfig, sizes: (usize, u32, u32)) -> Result<Case> {
+    prefill_with(name, |model| model.with_products(products), config, sizes)
+}
+
+fn prefill_with(
     name: &str,
-    products: Products,
+    change: impl FnOnce(ModelShape) -> ModelShape,
     config: &ModelConfig,
     (room, tokens, position): (usize, u32, u32),
 ) -> Result<Case> {
@@ -155,7 +159,7 @@ fn prefill(
         context,
         head: PrefillHead::Last,
     };
-    let plan = prefill_plan(&ModelShape::from_weights(&weights).with_products(products), &shape);
+    let plan = prefill_plan(&change(ModelShape::from_weights(&weights)), &shape);
     let ids: Vec<u32> = (0..tokens).map(|i| i * 7919 % config.vocab_size as u32).collect();
     let inputs = PrefillInputs::new(room).encode(&ids, position, 1);
     finish(name, plan, tensors(&weights), inputs)
@@ -271,10 +275,41 @@ pub fn cases() -> Result<Vec<Case>> {
     ])
 }
 
+/// The cases of a device with tensor operations, besides [`cases`]: products of chunks that fill neither their plan nor a
+/// tile, and the routing that the experts need.
+pub fn tensor_cases() -> Result<Vec<Case>> {
+    let shape = |model: ModelShape| model.with_products(Products::F32).with_tensor_ops(true);
+    let keep = |kernel: &str| kernel.contains("_tensor") || kernel.starts_with("moe_");
+    let small = config(&[Gdn, Attention], 8, 130);
+    Ok(vec![
+        only(prefill_with("tensor operations", shape, &small, (64, 45, 70))?, keep),
+        only(prefill_with("tensor operations, many tokens", shape, &small, (256, 131, 0))?, keep),
+    ])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{kernels, selftest::isolate::variants};
+
+    /// Those that every device has are [`every_kernel_has_a_case`]'s.
+    #[test]
+    fn every_kernel_of_tensor_operations_has_a_case() {
+        let all = tensor_cases().unwrap();
+        let run: Vec<String> =
+            all.iter().flat_map(|c| &c.plan.ops).flat_map(variants).map(|op| op.kernel).collect();
+        let common = kernels::manifest().unwrap();
+        let mut seen = 0;
+        for k in &kernels::manifest_with(true).unwrap().kernels {
+            if common.kernel(&k.name).is_err() {
+                assert!(run.contains(&k.name), "add a case for {}", k.name);
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 7);
+        let names: Vec<String> = [cases().unwrap(), all].concat().into_iter().map(|c| c.name).collect();
+        assert!(names.iter().enumerate().all(|(i, n)| !names[..i].contains(n)), "{names:?}");
+    }
 
     #[test]
     fn every_kernel_has_a_case() {

@@ -121,13 +121,16 @@ const FAMILIES: [(&str, &str); 4] =
 /// Kernels that differ only in how many tokens a tile has.
 const TILES: [&str; 4] = ["gemm_", "gemm_add_", "gemm_float_", "gemm_float_add_"];
 
+/// The same on tensor operations.
+const TENSOR_TILES: [&str; 2] = ["gemm_tensor_", "gemm_tensor_add_"];
+
 /// The op, and the same with the other kernels of its family: routes choose them for other sizes, but they must give the
 /// same result for these.
 pub(super) fn variants(op: &Op) -> Vec<Op> {
     let mut out = vec![op.clone()];
-    for family in TILES {
+    for family in TILES.into_iter().chain(TENSOR_TILES) {
         let number = |kernel: &str| kernel.strip_prefix(family)?.parse::<u32>().ok().filter(|&n| n > 0);
-        let (Some(tile), Ok(manifest)) = (number(&op.kernel), kernels::manifest()) else { continue };
+        let (Some(tile), Ok(manifest)) = (number(&op.kernel), kernels::manifest_with(true)) else { continue };
         for kernel in manifest.kernels.iter().filter(|k| k.name != op.kernel) {
             let Some(other_tile) = number(&kernel.name) else { continue };
             let mut other = op.clone();
@@ -139,7 +142,7 @@ pub(super) fn variants(op: &Op) -> Vec<Op> {
         return out;
     }
     let Some((family, field)) = FAMILIES.iter().find(|f| op.kernel.starts_with(f.0)) else { return out };
-    let Ok(manifest) = kernels::manifest() else { return out };
+    let Ok(manifest) = kernels::manifest_with(true) else { return out };
     for kernel in &manifest.kernels {
         let suffix = kernel.name.strip_prefix(family).and_then(|s| s.parse::<usize>().ok());
         let (Some(rows), true) = (suffix.filter(|&r| r > 0), kernel.name != op.kernel) else { continue };

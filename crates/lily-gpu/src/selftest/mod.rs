@@ -15,14 +15,19 @@ mod speed;
 
 use std::{collections::BTreeMap, fmt, slice, time::Instant};
 
-pub use cases::{Case, cases};
+pub use cases::{Case, cases, tensor_cases};
 pub use compare::Difference;
 pub use golden::Golden;
 pub use speed::{Speed, speeds};
 
 use golden::Place;
 
-use crate::{device::Device, error::Result, kernels, plan::Op};
+use crate::{
+    device::{Device, DeviceFacts},
+    error::Result,
+    kernels,
+    plan::Op,
+};
 
 /// What became of one kernel in one place.
 #[derive(Debug, Clone)]
@@ -103,12 +108,21 @@ impl fmt::Display for KernelReport {
     }
 }
 
+/// The cases of a device.
+fn cases_of(device: &DeviceFacts) -> Result<Vec<Case>> {
+    let mut all = cases()?;
+    if device.tensor_ops {
+        all.append(&mut tensor_cases()?);
+    }
+    Ok(all)
+}
+
 /// Runs every case. The result has an entry for every kernel; one that no case runs has no run and does not pass.
 pub fn run(device: &mut dyn Device, golden: &Golden) -> Result<BTreeMap<String, KernelReport>> {
-    let manifest = kernels::manifest()?;
+    let manifest = kernels::manifest_with(device.facts().tensor_ops)?;
     let mut reports: BTreeMap<String, KernelReport> =
         manifest.kernels.iter().map(|k| (k.name.clone(), KernelReport::default())).collect();
-    for case in cases()? {
+    for case in cases_of(device.facts())? {
         let mut contents = case.contents.clone();
         for (index, op) in case.plan.ops.iter().enumerate() {
             for op in isolate::variants(op) {
@@ -198,10 +212,10 @@ fn together(
     outcome
 }
 
-/// Computes golden vectors on a device, which should be the soft one.
+/// Computes golden vectors on a device, which should be the soft one with tensor operations: it runs every case.
 pub fn record(device: &mut dyn Device) -> Result<Golden> {
     let mut golden = Golden::default();
-    for case in cases()? {
+    for case in cases_of(device.facts())? {
         let mut contents = case.contents.clone();
         for (index, op) in case.plan.ops.iter().enumerate() {
             let results = isolate::run(device, &case.plan, slice::from_ref(op), &contents)?;

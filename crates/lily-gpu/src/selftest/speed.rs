@@ -63,9 +63,11 @@ fn bytes(op: &Op) -> u64 {
 }
 
 /// A decode step and a prefill chunk of the 35B model, and their inputs.
-fn plans(products: Products) -> Vec<(Plan, Vec<u8>)> {
+fn plans_for(products: Products, tensor_ops: bool) -> Vec<(Plan, Vec<u8>)> {
     let config = ModelConfig::qwen3_6_35b_a3b(4);
-    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4)).with_products(products);
+    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4))
+        .with_products(products)
+        .with_tensor_ops(tensor_ops);
     let step = DecodeShape::single(CONTEXT, config.vocab_size);
     let chunk = PrefillShape {
         tokens: CHUNK,
@@ -127,7 +129,8 @@ fn flops(op: &Op) -> Option<u64> {
 /// of the device's memory at a time.
 pub fn speeds(device: &mut dyn Device, mut done: impl FnMut(&Speed)) -> Result<Vec<Speed>> {
     let mut out: Vec<Speed> = Vec::new();
-    for (plan, inputs) in plans(routes::products(device.facts())) {
+    let facts = device.facts();
+    for (plan, inputs) in plans_for(routes::products(facts), facts.tensor_ops) {
         for i in largest(&plan) {
             let op = &plan.ops[i];
             if out.iter().any(|s| s.kernel == op.kernel) {
@@ -237,6 +240,19 @@ fn time(device: &mut dyn Device, handle: PlanHandle, dispatches: usize) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn plans(products: Products) -> Vec<(Plan, Vec<u8>)> {
+        plans_for(products, false)
+    }
+
+    #[test]
+    fn tensor_operations_are_timed_where_a_device_has_them() {
+        let prefill = &plans_for(Products::F32, true)[1].0;
+        let mut timed = largest(prefill).into_iter().map(|i| &prefill.ops[i]);
+        let product = timed.find(|op| op.kernel == "gemm_tensor_64").unwrap();
+        assert_eq!(flops(product), Some(2 * 12_352 * 2_048 * 512));
+        assert!(timed.any(|op| op.kernel == "shared_gate_up_tensor"));
+    }
 
     #[test]
     fn the_largest_op_of_each_kernel_is_timed() {

@@ -105,6 +105,35 @@ fn a_model(metal: MetalDevice<SoftDriver>, log: &Mutex<Log>, least: u64) {
     }
 }
 
+/// A Mac with tensor operations asks for the kernels that need them, and computes what the soft device does with them.
+#[test]
+fn a_model_runs_on_tensor_operations() {
+    if library().is_none() {
+        return;
+    }
+    let kernels = soft::library_with(false, true).unwrap();
+    let (mut driver, log) = SoftDriver::new(kernels.clone(), 5);
+    driver.facts.tensor_ops = true;
+    let metal = MetalDevice::new(driver).unwrap();
+    let soft = SoftDevice::with_library(kernels, SoftOptions { checked: false, seed: 0 });
+    let weights = Arc::new(synthetic_weights(&small(), 5));
+    let tokens: Vec<u32> = (0..45).map(|i| i * 41 % 500).collect();
+    let run = |device: Box<dyn Device>| {
+        assert!(device.facts().tensor_ops);
+        let mut m = GpuModel::new(weights.clone(), device, GpuOptions::default()).unwrap();
+        let (s, mut out) = (m.new_sequence(50).unwrap(), Vec::new());
+        m.prefill(s, &tokens, LogitsWanted::All, &mut out).unwrap();
+        out.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
+    };
+    assert_eq!(run(Box::new(metal)), run(Box::new(soft)));
+    assert_eq!(log.lock().unwrap().started, 1);
+    // Kernels that the compiler left out are missed at the start.
+    let (mut driver, _) = SoftDriver::new(library().unwrap(), 5);
+    driver.facts.tensor_ops = true;
+    let error = MetalDevice::new(driver).unwrap_err().to_string();
+    assert!(error.contains("_tensor"), "{error}");
+}
+
 /// One of a step's command buffers fails: so does the step, and the others are waited for all the same.
 #[test]
 fn a_part_of_a_step_that_fails_fails_the_step() {

@@ -94,7 +94,7 @@ impl<D: Driver> MetalDevice<D> {
     pub fn new(mut driver: D) -> Result<Self> {
         let d = driver.facts().clone();
         let mut pipelines = HashMap::new();
-        for kernel in &kernels::manifest()?.kernels {
+        for kernel in &kernels::manifest_with(d.tensor_ops)?.kernels {
             let (pipeline, facts) = driver.pipeline(&kernel.name)?;
             if facts.simd_width != SIMD_WIDTH {
                 let width = facts.simd_width;
@@ -223,7 +223,7 @@ impl<D: Driver> MetalDevice<D> {
 
     /// Every op of a plan as a dispatch.
     fn step(&self, plan: &Plan, regions: &[Option<Region>]) -> Result<Step<D::Pipeline>> {
-        let ops = bind(plan, kernels::manifest()?)?;
+        let ops = bind(plan, kernels::manifest_with(self.facts.tensor_ops)?)?;
         let mut step = Step {
             name: plan.name.clone(),
             pipelines: Vec::new(),

@@ -87,6 +87,23 @@ fn text(error: &NSError) -> String {
     format!("{} ({} {})", error.localizedDescription(), error.domain(), error.code())
 }
 
+/// The kernels as one library.
+fn compile(
+    device: &ProtocolObject<dyn MTLDevice>,
+    source: &str,
+    language: Language,
+) -> std::result::Result<Retained<ProtocolObject<dyn MTLLibrary>>, Retained<NSError>> {
+    let options = MTLCompileOptions::new();
+    options.setMathMode(MTLMathMode::Safe);
+    // Otherwise sin, cos, exp and log are the fast ones whatever the mode: sin and cos are off by up to 2^-13 then.
+    options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
+    options.setLanguageVersion(match language {
+        Language::V3_2 => MTLLanguageVersion::Version3_2,
+        Language::V4_0 => MTLLanguageVersion::Version4_0,
+    });
+    device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options))
+}
+
 impl ObjcDriver {
     /// Whether there is a device that [`ObjcDriver::open`] takes.
     pub fn available() -> bool {
@@ -110,7 +127,7 @@ impl ObjcDriver {
         if let Some(reason) = refusal(version, device.supportsFamily(MTLGPUFamily::Apple7)) {
             return Err(none(format!("{name}: {reason}")));
         }
-        let facts = DriverFacts {
+        let mut facts = DriverFacts {
             name,
             working_set: device.recommendedMaxWorkingSetSize(),
             largest_buffer: device.maxBufferLength() as u64,
@@ -123,18 +140,15 @@ impl ObjcDriver {
             ),
         };
         let source = kernels::flat()?;
-        let language = language(facts.tensor_ops, &source);
-        let compile = MTLCompileOptions::new();
-        compile.setMathMode(MTLMathMode::Safe);
-        // Otherwise sin, cos, exp and log are the fast ones whatever the mode: sin and cos are off by up to 2^-13 then.
-        compile.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
-        compile.setLanguageVersion(match language {
-            Language::V3_2 => MTLLanguageVersion::Version3_2,
-            Language::V4_0 => MTLLanguageVersion::Version4_0,
-        });
-        let library = device
-            .newLibraryWithSource_options_error(&NSString::from_str(&source), Some(&compile))
-            .map_err(|e| GpuError::Kernels(text(&e)))?;
+        let mut language = language(facts.tensor_ops, &source);
+        let mut library = compile(&device, &source, language);
+        if let (Err(error), Language::V4_0) = (&library, language) {
+            tracing::warn!("kernels for tensor operations: {}; those without are used", text(error));
+            facts.tensor_ops = false;
+            language = Language::V3_2;
+            library = compile(&device, &source, language);
+        }
+        let library = library.map_err(|e| GpuError::Kernels(text(&e)))?;
         let queue = device.newCommandQueue().ok_or_else(|| failed("no command queue could be made"))?;
 
         let system = NSProcessInfo::processInfo().operatingSystemVersionString().to_string();
@@ -333,7 +347,7 @@ impl Driver for ObjcDriver {
             let (state, reflection) =
                 self.make(&descriptor).map_err(|e| GpuError::Kernels(format!("{kernel}: {}", text(&e))))?;
             if let Some(reflection) = reflection {
-                let ours = kernels::manifest()?;
+                let ours = kernels::manifest_with(self.facts.tensor_ops)?;
                 let ours = ours.kernel(kernel).map_err(|e| GpuError::Kernels(e.to_string()))?;
                 if let Some(d) = difference(ours, &reflected(&reflection)) {
                     return Err(GpuError::Kernels(format!("{kernel}: {d}")));
