@@ -41,7 +41,7 @@ pub fn unit_with(tensor_ops: bool) -> Result<Unit, GpuError> {
     Ok(Unit::parse(&sources(), ROOT, &options)?)
 }
 
-/// What every kernel of [`unit`] takes. Parsed once.
+/// What every kernel of [`unit()`] takes. Parsed once.
 pub fn manifest() -> Result<&'static Manifest, GpuError> {
     manifest_with(false)
 }
