@@ -58,12 +58,15 @@ impl Folded {
         folded
     }
 
-    /// The raw bytes behind `start..end` of the folded text.
+    /// The raw bytes behind `start..end` of the folded text; none if it cuts what one raw character folds to ("🄐" is
+    /// "(a)": its bracket alone is no mention of anything).
     pub(super) fn raw(&self, start: usize, end: usize) -> Option<(usize, usize)> {
         let first = self.places.partition_point(|p| p.0 < start);
         let last = self.places.partition_point(|p| p.0 < end).checked_sub(1)?;
+        let raw = |place: usize| self.places.get(place).map(|p| p.1);
+        let cut = first > 0 && raw(first - 1) == raw(first) || raw(last) == raw(last + 1);
         let (first, last) = (self.places.get(first)?, self.places.get(last)?);
-        (first.1 < last.2).then_some((first.1, last.2))
+        (first.1 < last.2 && !cut).then_some((first.1, last.2))
     }
 }
 

@@ -66,6 +66,9 @@ fn the_sweep_finds_other_spellings() {
         ("5550102345", "99555010234599", 0),
         ("5550102345", "555 apples and 0102345", 0),
         ("Ann Lee", "Ann and Lee", 0),
+        (")'", "🄐'", 0),
+        ("(a", "🄐", 0),
+        ("(a)", "🄐", 1),
     ] {
         assert_eq!(swept(value, text).len(), found, "{value} in {text}: {:?}", swept(value, text));
     }
