@@ -197,7 +197,19 @@ pub(crate) const TABLE: &[(Cue, &str)] = &[
          adresse|anschrift|wohnhaft|liefern an|senden an|geliefert an|wohne in|wohnt in|wohnt|adresse postale|livrer à|livrée à|domicilié|domiciliée|habite|j'habite|dirección|\
          domicilio|enviar a|envíe a|enviará a|vivo en|vive en|indirizzo|residente in|spedire a|spedito a|abito in|abita in|endereço|morada|enviar para|enviado para|moro na|mora na|adres|\
          woonachtig|verzonden naar|bezorgd op|woon op|adres zamieszkania|zamieszkały|na adres|mieszkam|адрес|по адресу|проживает|проживаю|地址|住址|住所|주소|العنوان|\
-         पता|כתובת|adress|osoite|lakcím|bydliště|địa chỉ|alamat|ที่อยู่|διεύθυνση",
+         पता|כתובת|adress|osoite|lakcím|bydliště|địa chỉ|alamat|ที่อยู่|διεύθυνση|\
+         deliver it to|send it to|mail it to|delivered to|staying at|moved into|located at|pick me up at|\
+         our office at|house at|flat at|apartment at|resident of|demeurant|domicile|résidant|adresse :|direccion|domiciliado|\
+         resido en|reside en|mora em|residente em|residente na|ünvan|ünvanı|ünvanım|yaşayıram|adresa|adresă|banoj në|naslov|\
+         prebivališče|stanujem|stanuje|živim na|bytem|bydlím|címem|címünk|lakom|locuiesc|domiciliul|adresas|gyvenu|\
+         adrese|dzīvoju|aadress|heimilisfang|asun osoitteessa|adressen|bor på|bor i|indirizz|seoladh|anwani|ninaishi|\
+         tinggal di|beralamat|nakatira sa|tirahan|sống tại|trú tại|nơi ở|adresi|adresim|adresine|adresinde|ikamet|oturuyorum|\
+         адресу|адресом|адресат|живу|живёт|живет|прописан|прописана|зарегистрирован|зарегистрирована|проживающий|\
+         адреса|адресою|мешкаю|мешкає|адрас|адресът|живея|живеам|живее|живим|станујем|мекенжайы|мекенжай|тұрамын|\
+         μένω|κατοικώ|κατοικία|μένει|მისამართი|მისამართია|მისამართზე|ვცხოვრობ|ცხოვრობს|հասցե|հասցեն|հասցեով|ապրում եմ|\
+         բնակվում|הכתובת|כתובתי|אני גר|אני גרה|אנחנו גרים|לכתובת|מתגורר|מתגוררת|عنواني|عنوانه|عنوانها|عنوان|أسكن في|يسكن في|تسكن في|مقيم في|\
+         آدرس|نشانی|ساکن|پتہ|پتا|निवासी|निवास|पत्ता|राहतो|ठेगाना|ঠিকানা|ਪਤਾ|સરનામું|முகவரி|చిరునామా|ವಿಳಾಸ|വിലാസം|ලිපිනය|\
+         อยู่ที่|ທີ່ຢູ່|អាសយដ្ឋាន|လိပ်စာ|家住|寄到|送到|收货地址|通讯地址|联系地址|所在地|お届け先|거주지|배송지",
     ),
     (
         Cue::Secret,

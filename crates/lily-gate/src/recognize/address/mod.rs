@@ -16,6 +16,7 @@ mod boxes;
 mod parse;
 mod tail;
 mod words;
+mod world;
 
 use std::{collections::HashSet, ops::Range};
 
@@ -41,6 +42,7 @@ pub(crate) struct Address {
     lists: tail::Lists,
     asian: asian::Asian,
     boxes: boxes::Boxes,
+    world: world::World,
 }
 
 impl Address {
@@ -57,10 +59,28 @@ impl Address {
             lists: tail::Lists::new(),
             asian: asian::Asian::new().map_err(|e| e.to_string())?,
             boxes: boxes::Boxes::new().map_err(|e| e.to_string())?,
+            world: world::World::new(),
         })
     }
 
     pub fn scan(&self, scan: &Scan, hits: &mut Vec<Hit>) {
+        let mut own = Vec::new();
+        self.find(scan, &mut own);
+        // What one grammar sees of an address and what another sees of it are one address.
+        own.sort_by_key(|hit| hit.range.start);
+        let from = hits.len();
+        for next in own {
+            match hits[from..].last_mut() {
+                Some(last) if next.range.start < last.range.end => {
+                    last.range.end = last.range.end.max(next.range.end);
+                    last.evidence = last.evidence.max(next.evidence);
+                }
+                _ => hits.push(next),
+            }
+        }
+    }
+
+    fn find(&self, scan: &Scan, hits: &mut Vec<Hit>) {
         let mut done = 0;
         for &i in &scan.numeric {
             if scan.tokens[i].start < done {
@@ -76,6 +96,7 @@ impl Address {
         self.numberless(scan, hits);
         self.unnumbered(scan, hits);
         self.boxes.scan(scan, &self.lists, hits);
+        self.world.scan(scan, &self.lists, hits);
         if scan.unspaced {
             self.asian.scan(scan, hits);
         }
@@ -210,7 +231,8 @@ impl Address {
                     return Some((start..tail.end, Evidence::Shape));
                 }
             }
-            if k == last && self.trailing.contains(word.as_str()) && k > 0 && text.len() > 1 {
+            let named = k > 0 && matches!(scan.gap(k - 1), " " | "-" | ". " | "." | "'" | "’");
+            if k == last && self.trailing.contains(word.as_str()) && named && text.len() > 1 {
                 // The name stands before the type.
                 let start = parse::names_before(&self.lists, scan, k, 4, done)?;
                 let short = word.chars().count() <= 2;
@@ -297,6 +319,10 @@ impl Address {
         if !matches!(scan.gap(house.next - 1), " " | "\n") {
             return None;
         }
+        // "12\nUser: ...": the next line is a field of its own.
+        if scan.gap(house.next - 1) == "\n" && scan.gap(name.last).starts_with([':', '=']) {
+            return None;
+        }
         let tail = self.lists.tail(scan, scan.tokens[name.last].end);
         let announced = announced(scan, house.start);
         let placed = tail.postcode && tail.broken && !house.year_like && scan.gap(house.next - 1) != "\n";
@@ -346,13 +372,17 @@ impl Address {
     }
 }
 
-/// Where an address that a cue announces starts: with the first word after the cue, at most 12 bytes before `start`.
+/// Where an address that a cue announces starts: with the first word after the cue, at most 14 characters before
+/// `start`.
 fn announced(scan: &Scan, start: usize) -> Option<usize> {
     let end = scan.cues.partition_point(|(_, r)| r.end <= start);
     let (_, cue) = scan.cues[..end].iter().rev().take(4).find(|(cue, _)| *cue == Cue::Address)?;
     let first = scan.tokens.get(scan.token_at(cue.end))?.start;
     let gap = &scan.text[cue.end..first.min(start)];
-    let near = start <= cue.end + 14 && !gap.contains("\n\n") && !scan.text[cue.end..start].contains(". ");
+    let near = start <= cue.end + 56
+        && scan.text[cue.end..start].chars().count() <= 14
+        && !gap.contains("\n\n")
+        && !scan.text[cue.end..start].contains(". ");
     // Lower-case words between the two are no part of it.
     let named = first <= start && !scan.text[first..start].chars().next().is_some_and(char::is_lowercase);
     near.then_some(if named { first } else { start })
