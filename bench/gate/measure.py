@@ -63,6 +63,19 @@ def twins(tool, documents):
     return {f"{label} {kind}": n for (label, kind), n in sorted(counts.items())}
 
 
+def by_locale(tool, documents):
+    """For each locale its addresses: how many, how many covered wholly, and at least half. Blanks need not be covered."""
+    counts = collections.defaultdict(lambda: [0, 0, 0])
+    for document, found in zip(documents, spans(tool, [d["text"] for d in documents])):
+        marked = {i for start, end, *_ in found for i in range(start, end)}
+        for span in document["spans"]:
+            if span["label"] == "STREET_ADDRESS":
+                places = [i for i in range(span["start"], span["end"]) if not document["text"][i].isspace()]
+                share = sum(i in marked for i in places) / len(places)
+                counts[document["locale"]] = [a + b for a, b in zip(counts[document["locale"]], (1, share == 1, share >= 0.5))]
+    return dict(sorted(counts.items()))
+
+
 def synthetic(arguments):
     sets = {
         "known": ["generate.py", "--documents", "4000", "--locales", "known"],
@@ -70,7 +83,10 @@ def synthetic(arguments):
         "unseen": ["generate.py", "--documents", "2000", "--locales", "unseen"],
         "other-scripts": ["generate.py", "--documents", "2000", "--locales", "other-scripts"],
         "independent": ["independent.py", "--documents", "4000"],
+        "world": ["world.py", "--set", "held-out", "--documents", "200"],
+        "world-mimesis": ["world.py", "--source", "mimesis", "--documents", "200"],
         "clean": ["generate.py", "--negatives", "2000"],
+        "world-clean": ["world.py", "--negatives", "200"],
     }
     for name, (script, *options) in sets.items():
         if arguments.sets and name not in arguments.sets:
@@ -80,9 +96,11 @@ def synthetic(arguments):
         print(f"\n=== {name}", flush=True)
         subprocess.run([arguments.lily, "gate", "eval", str(file), "--json", str(out), "--misses", str(arguments.misses)], check=True)
         report = {"set": name, "seed": arguments.seed, **json.loads(out.read_text())}
-        if name != "clean":
-            report["twins"] = twins(arguments.tool, read(file))
-            print(report["twins"])
+        if not name.endswith("clean"):
+            documents = read(file)
+            report["twins"] = twins(arguments.tool, documents)
+            report["addresses_by_locale"] = by_locale(arguments.tool, documents)
+            print(report["twins"], report["addresses_by_locale"], sep="\n")
         save(f"synthetic-{name}", report)
 
 

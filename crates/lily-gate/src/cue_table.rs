@@ -202,7 +202,7 @@ pub(crate) const TABLE: &[(Cue, &str)] = &[
          our office at|house at|flat at|apartment at|resident of|demeurant|domicile|résidant|adresse :|direccion|domiciliado|\
          resido en|reside en|mora em|residente em|residente na|ünvan|ünvanı|ünvanım|yaşayıram|adresa|adresă|banoj në|naslov|\
          prebivališče|stanujem|stanuje|živim na|bytem|bydlím|címem|címünk|lakom|locuiesc|domiciliul|adresas|gyvenu|\
-         adrese|dzīvoju|aadress|heimilisfang|asun osoitteessa|adressen|bor på|bor i|indirizz|seoladh|anwani|ninaishi|\
+         na adrese|na adresi|na adresu|na adresa|adrese|dzīvoju|aadress|heimilisfang|asun osoitteessa|adressen|bor på|bor i|indirizz|seoladh|anwani|ninaishi|\
          tinggal di|beralamat|nakatira sa|tirahan|sống tại|trú tại|nơi ở|adresi|adresim|adresine|adresinde|ikamet|oturuyorum|\
          адресу|адресом|адресат|живу|живёт|живет|прописан|прописана|зарегистрирован|зарегистрирована|проживающий|\
          адреса|адресою|мешкаю|мешкає|адрас|адресът|живея|живеам|живее|живим|станујем|мекенжайы|мекенжай|тұрамын|\

@@ -26,6 +26,37 @@ const LABELS: &[&str] = &[
     "km", "block", "blok", "house", "αρ", "رقم", "مبنى",
 ];
 
+/// What is counted, not lived in: "at 5 PM", "located at 2 GHz".
+pub(super) fn is_measure(word: &str) -> bool {
+    matches!(
+        word,
+        "AM" | "PM"
+            | "Uhr"
+            | "UTC"
+            | "GMT"
+            | "CET"
+            | "EST"
+            | "PST"
+            | "Hz"
+            | "kHz"
+            | "MHz"
+            | "GHz"
+            | "KB"
+            | "MB"
+            | "GB"
+            | "TB"
+            | "KiB"
+            | "MiB"
+            | "GiB"
+            | "EUR"
+            | "USD"
+            | "GBP"
+            | "Prozent"
+            | "Euro"
+            | "Dollar"
+    )
+}
+
 /// The house number at token `i`.
 pub(super) fn house(scan: &Scan, i: usize) -> Option<House> {
     let token = scan.tokens[i];
@@ -46,7 +77,9 @@ pub(super) fn house(scan: &Scan, i: usize) -> Option<House> {
     if matches!(rest.next(), Some('.' | ',')) && rest.next().is_some_and(|c| c.is_ascii_digit()) {
         return None;
     }
-    if scan.text[token.end..].starts_with(['%', '_', '$', '€', '@', '=', ']', '}']) {
+    if scan.text[token.end..].starts_with(['%', '_', '$', '€', '@', '=', ']', '}'])
+        || scan.gap(i) == " " && i + 1 < scan.tokens.len() && is_measure(scan.token(i + 1))
+    {
         return None;
     }
     let mut end = token.end;

@@ -68,6 +68,7 @@ fn streets_of_many_countries() {
 fn addresses_by_their_surroundings() {
     assert_eq!(found("Address: Dlouhá 123"), ["Dlouhá 123"]);
     assert_eq!(found("I live at 12 Foo Bar."), ["12 Foo Bar"]);
+    assert_eq!(found("Bývam na adrese Nova 651."), ["Nova 651"]);
     assert_eq!(found("Dlouhá 123\n110 00 Praha"), ["Dlouhá 123\n110 00 Praha"]);
     assert_eq!(found("3 Jones mews\nSmithtown\nSW1A 2AB"), ["3 Jones mews\nSmithtown\nSW1A 2AB"]);
 }
@@ -91,6 +92,9 @@ fn ordinary_text() {
         "the fix went into A24 R940 today",
         "ratio S/N of 12",
         "Figure 3 Results",
+        "it is located at 5 GHz",
+        "pick me up at 5 PM",
+        "My new place is great, Room 12",
     ] {
         assert!(found(text).is_empty(), "{text}: {:?}", found(text));
     }

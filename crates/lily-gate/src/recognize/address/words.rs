@@ -99,6 +99,6 @@ pub(super) const NOT_PLACES: &str = "\
     i|we|you|he|she|it|they|the|this|that|please|thanks|thank|my|our|your|phone|tel|telephone|email|\
     e-mail|fax|mobile|mail|date|name|dear|regards|best|sincerely|call|if|and|but|for|from|to|with|when|\
     where|is|was|are|dob|ssn|note|order|invoice|total|subject|telefon|geboren|ich|wir|sie|tél|je|nous|\
-    teléfono|yo|telefono|telefone|eu|тел|телефон|я|мы|card|account|age|gender|website|web|url|http|\
+    téléphone|courriel|teléfono|yo|telefono|telefone|telefoon|eu|тел|телефон|я|мы|card|account|age|gender|website|web|url|http|\
     https|www|january|february|march|april|may|june|july|august|september|october|november|december|\
     monday|tuesday|wednesday|thursday|friday|saturday|sunday";

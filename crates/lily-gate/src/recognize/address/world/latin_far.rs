@@ -52,7 +52,7 @@ pub(super) const ROWS: &[Row] = &[
     (Roles::PLACE_AFTER, "district|dist|taluk|taluka|tehsil|mandal|thana|upazila|upazilla|division|dt|cantt"),
     (
         Roles::PLACE_BEFORE,
-        "district|dist|taluk|tehsil|mandal|village|vill|po|ps|near|opp|behind|thana|upazila|mouza|\
+        "district|dist|taluk|tehsil|mandal|village|vill|po|ps|thana|upazila|mouza|\
          ward",
     ),
     (Roles::CODE, "pin|pincode|postcode|postal|zip|gpo|cp|cep|plz|zipcode|kode|poskod"),
@@ -66,10 +66,10 @@ pub(super) const ROWS: &[Row] = &[
     // French of the Maghreb and West Africa
     (
         Roles::BEFORE,
-        "rue|avenue|av|boulevard|bd|place|impasse|route|chemin|hai|haï|cité|lotissement|lot|\
-         résidence|derb|zankat|zenkat|sharia|chaussée|coopérative|quartier|douar|ruelle|passage|\
-         villa|cooperative|residence|lotissements",
+        "rue|avenue|av|boulevard|bd|impasse|chemin|hai|haï|cité|lotissement|résidence|derb|zankat|\
+         zenkat|sharia|chaussée|coopérative|douar|ruelle|lotissements",
     ),
+    (WEAK_BEFORE, "place|route|passage|villa|residence|cooperative|quartier|lot"),
     (Roles::UNIT, "bt|bât|bâtiment|immeuble|imm|appt|appartement|étage|villa|porte|local|escalier"),
     (Roles::LABEL, "n|nº|numéro|num"),
     (Roles::PLACE_BEFORE, "wilaya|daïra|daira|commune|préfecture|province|bp"),

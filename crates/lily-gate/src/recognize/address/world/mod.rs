@@ -241,20 +241,22 @@ impl View<'_, '_> {
             if gap == Gap::End || ends && gap == Gap::Line {
                 break;
             }
+            // Below the postcode stands a country at most.
+            let last_line = chain.code && gap == Gap::Line;
             broken |= gap.is_break();
             let named = gap.is_inside() && self.is(at, Roles::NAME);
             // The code first: "LT-01103" is no lot.
             let (last, kind) = if let Some(last) = self.code_right(t, gap, named).filter(|_| !chain.code) {
                 chain.code = true;
                 (self.after_code(last, gap).unwrap_or(last), 1)
-            } else if let Some(last) = self.unit_right(t).filter(|_| names == 0) {
+            } else if let Some(last) = self.unit_right(t).filter(|_| names == 0 && !last_line) {
                 chain.units += 1;
                 (last, 0)
-            } else if let Some(last) = self.place_right(t) {
+            } else if let Some(last) = self.place_right(t).filter(|_| !last_line) {
                 chain.places += 1;
                 (last, 0)
             } else if let Some(street) =
-                self.street_right(t).filter(|_| gap.is_break() || self.is(t, Roles::BEFORE))
+                self.street_right(t).filter(|_| !last_line && (gap.is_break() || self.is(t, Roles::BEFORE)))
             {
                 chain.weak &= street.weak;
                 chain.street = true;
@@ -271,7 +273,8 @@ impl View<'_, '_> {
             } else if let Some(last) = self.names_right(t, 4) {
                 if chain.code {
                     // Only a country or a region ends the address now.
-                    let country = !self.is(t, Roles::CASELESS) && self.ends_line(last);
+                    let greeting = last_line && self.scan.gap(last).starts_with(',');
+                    let country = !self.is(t, Roles::CASELESS) && self.ends_line(last) && !greeting;
                     if gap.is_break() && country && self.is_short_line(t, last, chain) {
                         chain.last = last;
                     }

@@ -179,7 +179,7 @@ impl View<'_, '_> {
             let name = roles.any(Roles::NAME) || self.is_tied(k) || self.is_short_number(k) && k < e;
             small += usize::from(!name && !roles.any(Roles::PARTICLE));
             // "Булевар краља Александра 73"
-            let may_be_small = lax && small <= 2 || names > 0 && small <= 1;
+            let may_be_small = lax && small <= 2 || names > 0 && small <= 1 && self.is_other_script(e);
             if small > 0 && !(may_be_small && token.has_letter && !token.has_digit) {
                 break;
             }

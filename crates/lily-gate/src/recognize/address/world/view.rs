@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::HashMap};
 
 use super::{
-    super::tail::Lists,
+    super::{parse::is_measure, tail::Lists},
     roles::{Roles, TABLES},
 };
 use crate::{cues::is_unspaced, text::Scan};
@@ -311,6 +311,9 @@ impl<'s, 't> View<'s, 't> {
         if after.is_some_and(|c| tied(c) || matches!(c, '°' | '}' | ']' | '∶' | '>'))
             || matches!(after, Some('.' | ',' | ':' | '٫' | '٬' | '/' | '-')) && digit_follows
         {
+            return None;
+        }
+        if self.scan.gap(last) == " " && last + 1 < self.len() && is_measure(self.scan.token(last + 1)) {
             return None;
         }
         // "2-га", "10-րդ": an ordinal number.
