@@ -10,6 +10,7 @@
 //! | name, type, number | Hungarian, Turkish, Finnish, German | `Kossuth utca 5.` |
 //! | large to small | Chinese, Japanese, Korean | `东京都千代田区丸の内1-2-3` |
 //! | any name and number | all, beside a cue or above a line of postcode and city | `Dlouhá 123` |
+//! | a chain of parts in any order ([`world`]) | all others, scripts without capitals too | `ք. Երևան, 0010, Աբովյան 12, բն. 5` |
 
 mod asian;
 mod boxes;

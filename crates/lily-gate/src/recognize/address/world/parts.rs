@@ -204,10 +204,9 @@ impl View<'_, '_> {
                 }
             }
         }
-        let mut names = 0;
         for k in t..self.len().min(t + 4) {
             let roles = self.roles(k);
-            if names > 0 && roles.any(Roles::PLACE_AFTER) {
+            if k > t && roles.any(Roles::PLACE_AFTER) {
                 return Some(k);
             }
             if roles.any(Roles::STOP)
@@ -216,7 +215,6 @@ impl View<'_, '_> {
             {
                 break;
             }
-            names += 1;
         }
         None
     }

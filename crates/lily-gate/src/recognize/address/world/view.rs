@@ -155,7 +155,7 @@ impl<'s, 't> View<'s, 't> {
             if !dotted {
                 roles = roles.without(Roles::STREET.with(Roles::PLACE_AFTER));
             }
-            if !dotted && !(counted && two) {
+            if !(dotted || counted && two) {
                 roles = roles.without(Roles::PLACE_BEFORE);
             }
             if !dotted && !counted {
