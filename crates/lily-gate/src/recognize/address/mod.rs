@@ -68,17 +68,9 @@ impl Address {
         let mut own = Vec::new();
         self.find(scan, &mut own);
         // What one grammar sees of an address and what another sees of it are one address.
-        own.sort_by_key(|hit| hit.range.start);
-        let from = hits.len();
-        for next in own {
-            match hits[from..].last_mut() {
-                Some(last) if next.range.start < last.range.end => {
-                    last.range.end = last.range.end.max(next.range.end);
-                    last.evidence = last.evidence.max(next.evidence);
-                }
-                _ => hits.push(next),
-            }
-        }
+        let mut own = union(own);
+        self.world.extend(scan, &self.lists, &mut own);
+        hits.append(&mut own);
     }
 
     fn find(&self, scan: &Scan, hits: &mut Vec<Hit>) {
@@ -98,6 +90,7 @@ impl Address {
         self.unnumbered(scan, hits);
         self.boxes.scan(scan, &self.lists, hits);
         self.world.scan(scan, &self.lists, hits);
+        self.world.hamlets(scan, &self.lists, hits);
         if scan.unspaced {
             self.asian.scan(scan, hits);
         }
@@ -240,8 +233,9 @@ impl Address {
                 // "Kossuth utca 8.": the dot makes it an ordinal number.
                 let dotted = is_hungarian(&word) && scan.text[house.end..].starts_with('.');
                 let tail = self.lists.tail(scan, house.end + usize::from(dotted));
-                if !short || tail.postcode || cued(scan, start) {
-                    let start = self.lists.lead(scan, scan.token_at(start), done).unwrap_or(start);
+                let lead = self.lists.lead(scan, scan.token_at(start), done);
+                if !short || tail.postcode || lead.is_some() || cued(scan, start) {
+                    let start = lead.unwrap_or(start);
                     return Some((start..tail.end, Evidence::Shape));
                 }
             }
@@ -371,6 +365,22 @@ impl Address {
             }
         }
     }
+}
+
+/// Hits that overlap become one.
+fn union(mut hits: Vec<Hit>) -> Vec<Hit> {
+    hits.sort_by_key(|hit| hit.range.start);
+    let mut all: Vec<Hit> = Vec::with_capacity(hits.len());
+    for next in hits {
+        match all.last_mut() {
+            Some(last) if next.range.start < last.range.end => {
+                last.range.end = last.range.end.max(next.range.end);
+                last.evidence = last.evidence.max(next.evidence);
+            }
+            _ => all.push(next),
+        }
+    }
+    all
 }
 
 /// Where an address that a cue announces starts: with the first word after the cue, at most 14 characters before

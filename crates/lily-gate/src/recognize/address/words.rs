@@ -64,7 +64,7 @@ pub(super) const COMPOUNDS: &str = "\
     dreef|baan|pad|boulevard|hof|gatan|vägen|gränd|stigen|torget|allén|backen|gata|väg|stig|torg|veien|\
     vegen|gate|vei|veg|plass|gade|vej|vænget|alle|allé|stræde|parken|bakken|toppen|haugen|svingen|\
     stien|torvet|vangen|marken|engen|lunden|tunet|lia|løkka|åsen|katu|tie|intie|antie|entie|ontie|äntie|öntie|kuja|polku|tori|kaari|rinne|\
-    raitti|penger|väylä|rinteen|iela|gatvė|tänav|maantee|puiestee";
+    raitti|penger|väylä|rinteen|iela|gatvė|tänav|maantee|puiestee|vegur|vegi|stræti|stígur";
 
 /// Types after the name with the number last ("Kossuth utca 5.", "Atatürk Cad. No: 5").
 pub(super) const TRAILING_TYPES: &str = "\

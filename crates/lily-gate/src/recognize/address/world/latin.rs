@@ -23,6 +23,7 @@ pub(super) const ROWS: &[Row] = &[
     (Roles::PLACE_BEFORE, "općina|opština|občina|selo|grad|naselje|mjesto|poštanski|pošta"),
     (Roles::PLACE_AFTER, "županija|kanton|okrug"),
     (Roles::PARTICLE, "v|na|pri|pod|nad|ob|za|u|kod|do|od|k|ke|ve|při|przy|w|z|ze|s|və"),
+    (Roles::PARTICLE, "kneza|kralja|cara|vojvode|svetog|svete|maršala|generala|doktora|bana"),
     (Roles::STOP, "mən|jaz|jag|jeg|unë|ég|biz|bən"),
     (
         Roles::LIVES,
@@ -49,7 +50,7 @@ pub(super) const ROWS: &[Row] = &[
     // Hungarian
     (
         Roles::AFTER,
-        "utca|utcája|út|útja|tér|tere|körút|krt|köz|sétány|fasor|sor|rakpart|lakótelep|dűlő|lejtő|\
+        "utca|utcája|u|út|útja|tér|tere|körút|krt|köz|sétány|fasor|sor|rakpart|lakótelep|dűlő|lejtő|\
          liget|udvar",
     ),
     (Roles::UNIT, "emelet|em|ajtó|lépcsőház|lph|fsz|ép|épület|hrsz"),

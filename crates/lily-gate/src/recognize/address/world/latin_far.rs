@@ -14,6 +14,7 @@ pub(super) const ROWS: &[Row] = &[
         Roles::PLACE_BEFORE,
         "phường|quận|huyện|xã|thôn|ấp|tổ|khu|kp|tp|thành|tỉnh|tx|thị|p|q|xóm|làng|khóm|kđt|buôn",
     ),
+    (Roles::SMALL, "thôn|ấp|xóm|khóm|buôn|xã|tổ|phường"),
     (Roles::STOP, "tôi|saya|mimi|kami|chúng"),
     // Indonesian and Malay
     (
@@ -28,7 +29,9 @@ pub(super) const ROWS: &[Row] = &[
         "rt|rw|kelurahan|kel|kecamatan|kec|kabupaten|kab|kota|desa|ds|dusun|provinsi|prov|taman|\
          kampung|kg|kampong|bandar|seksyen|mukim|daerah|perumahan|komplek|dukuh|banjar",
     ),
+    (Roles::SMALL, "desa|dusun|kampung|kelurahan|dukuh|banjar|rt"),
     // The Philippines
+    (Roles::SMALL, "barangay|brgy|bgy|purok|sitio"),
     (Roles::BEFORE, "kalye|daang|abenida"),
     (Roles::PLACE_BEFORE, "barangay|brgy|bgy|purok|sitio|poblacion|lungsod|lalawigan|bayan"),
     (

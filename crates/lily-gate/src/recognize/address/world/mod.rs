@@ -8,6 +8,7 @@
 //! words that are not known to be something else.
 
 mod cyrillic;
+mod extend;
 mod greek_caucasus;
 mod latin;
 mod latin_far;
@@ -137,8 +138,9 @@ impl View<'_, '_> {
                 chain.first = k;
                 chain.labelled = true;
                 // "घर नं 5", "House No. 5"
-                if k > 0 && self.is(k - 1, Roles::LABEL) && self.gap(k - 1).is_inside() {
+                if k > 0 && self.is(k - 1, Roles::LABEL.with(Roles::UNIT)) && self.gap(k - 1).is_inside() {
                     chain.first = k - 1;
+                    chain.units = usize::from(!self.is(k - 1, Roles::LABEL));
                 }
             } else if self.is(k, Roles::UNIT) {
                 chain = Chain { first: k, house: false, units: 1, ..chain };
@@ -419,7 +421,11 @@ impl View<'_, '_> {
             && (chain.named || chain.labelled)
             && !year_like;
         let framed = other && named && chain.house && !year_like && self.is_framed(&chain);
-        (typed || placed || coded || framed).then_some((range, Evidence::Shape))
+        // "VI კვარტალი, კორპუსი 2, ბინა 14"
+        let parts = chain.units + usize::from(chain.labelled);
+        let far = || (chain.first..=chain.last).any(|t| self.is_other_script(t));
+        let built = chain.broken && parts > 1 && (chain.code || chain.places > 0 && far());
+        (typed || placed || coded || framed || built).then_some((range, Evidence::Shape))
     }
 
     /// "... में रहता हूँ", "... adresinde oturuyorum": the word for living there follows, two small words between at most.

@@ -69,7 +69,11 @@ impl View<'_, '_> {
                 break;
             }
             // A script of its own: an English word does not belong to a Hebrew name.
-            if first.is_some_and(|f| self.is_other_script(f) != self.is_other_script(k)) && token.has_letter {
+            // "ვაჟა-ფშაველას VI კვარტალი": a number.
+            let roman = |k: usize| self.scan.token(k).bytes().all(|b| matches!(b, b'I' | b'V' | b'X'));
+            if first.is_some_and(|f| self.is_other_script(f) != self.is_other_script(k) && !roman(f))
+                && token.has_letter
+            {
                 break;
             }
             let numbered =
@@ -153,6 +157,20 @@ impl View<'_, '_> {
                 return Some(Street { first, last: e, weak: roles.any(Roles::WEAK) });
             }
         }
+        // "Қабанбай батыр даңғылы": a small word of the name, where the type only ever follows.
+        if roles.any(Roles::AFTER)
+            && !roles.any(Roles::BEFORE.with(Roles::WEAK).with(Roles::CASELESS))
+            && self.is_other_script(e)
+            && let Some(small) = e.checked_sub(1)
+            && small > 0
+            && self.gap(small) == Gap::Blank
+            && self.gap(small - 1) == Gap::Blank
+            && !self.scan.tokens[small].has_digit
+            && !self.is(small, Roles::STOP.with(Roles::PARTICLE))
+            && let Some(first) = self.names_left(small - 1, 2, done)
+        {
+            return Some(Street { first, last: e, weak: false });
+        }
         let mut names = 0;
         let mut small = 0;
         for k in (e.saturating_sub(6)..=e).rev() {
@@ -196,7 +214,9 @@ impl View<'_, '_> {
                 return Some(t);
             }
             if self.gap(t).is_inside() {
-                if let Some(last) = self.names_right(t + 1, 3) {
+                // "thành phố Huế", "thị trấn Sa Pa": the kind is two words.
+                let double = self.gap(t + 1).is_inside() && self.is_second_word(t + 1);
+                if let Some(last) = self.names_right(t + 1 + usize::from(double), 3) {
                     return Some(last);
                 }
                 if (1..=3).contains(&self.digits(t + 1)) {
@@ -217,6 +237,11 @@ impl View<'_, '_> {
             }
         }
         None
+    }
+
+    /// The second word of a Vietnamese kind of place.
+    fn is_second_word(&self, t: usize) -> bool {
+        self.scan.tokens.get(t).is_some() && matches!(self.scan.token(t), "phố" | "xã" | "trấn" | "phường")
     }
 
     /// A settlement or region that ends with token `e`; nothing before byte `done`.

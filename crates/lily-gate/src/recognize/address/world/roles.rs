@@ -35,6 +35,8 @@ impl Roles {
     pub const CASELESS: Self = Self(1 << 12);
     /// Says after an address that it is one: "रहता हूँ", "adresinde".
     pub const LIVES: Self = Self(1 << 13);
+    /// A settlement so small that with the place above it it is an address: "thôn", "desa", "গ্রাম".
+    pub const SMALL: Self = Self(1 << 14);
     /// A street in either order.
     pub const STREET: Self = Self(Self::BEFORE.0 | Self::AFTER.0);
     /// A settlement in either order.

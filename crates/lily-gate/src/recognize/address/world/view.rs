@@ -147,7 +147,7 @@ impl<'s, 't> View<'s, 't> {
         let mut roles = self.words.of(text);
         let first = text.chars().next().unwrap_or(' ');
         let caseless = is_caseless(first);
-        let dotted = self.scan.gap(t).starts_with('.');
+        let dotted = self.scan.gap(t).starts_with(['.', '°', 'º']);
         if !caseless && text.chars().nth(2).is_none() {
             // One or two letters are an abbreviation, with its dot, or stand before a number ("RT 3", "кв 5").
             let two = text.chars().nth(1).is_some();
@@ -155,7 +155,13 @@ impl<'s, 't> View<'s, 't> {
             if !dotted {
                 roles = roles.without(Roles::STREET.with(Roles::PLACE_AFTER));
             }
-            if !(dotted || counted && two) {
+            // "xã Hòa Phú", "ấp Bình": whole words of Vietnamese.
+            let whole = two
+                && !token.ascii
+                && roles.any(Roles::SMALL)
+                && self.scan.gap(t) == " "
+                && self.scan.tokens.get(t + 1).is_some_and(|n| n.capital);
+            if !(dotted || counted && two || whole) {
                 roles = roles.without(Roles::PLACE_BEFORE);
             }
             if !dotted && !counted {
@@ -201,6 +207,7 @@ impl<'s, 't> View<'s, 't> {
                 Gap::Blank
             }
             ". " | "." | ".: " | ".-" if self.is_abbreviation(t) => Gap::Blank,
+            "° " | "º " | "°" | "º" if self.scan.token(t).eq_ignore_ascii_case("n") => Gap::Blank,
             // "Ulica 1. maja 5"
             ". " if matches!(self.digits(t), 1 | 2) && self.is_small(t + 1) => Gap::Blank,
             // "AKAD.H.ƏLİYEV"
@@ -210,7 +217,12 @@ impl<'s, 't> View<'s, 't> {
             {
                 Gap::Blank
             }
-            ": " | ":" | " : " if self.is(t, Roles::LABEL.with(Roles::UNIT).with(Roles::CODE)) => Gap::Blank,
+            ": " | ":" | " : "
+                if self.is(t, Roles::LABEL.with(Roles::UNIT).with(Roles::CODE).with(Roles::SMALL))
+                    || self.is(t, Roles::PLACE_BEFORE) && self.is(t, Roles::CASELESS) =>
+            {
+                Gap::Blank
+            }
             ", " | "," | "، " | "،" | " - " | " – " | " — " | "; " | " , " | ",  " | "·" | " / " | " | "
             | "., " | ".," | "” , " | "\", " | "», " | "-  " | " ، " => Gap::Break,
             "\n" | ",\n" | ", \n" | " \n" | "\r\n" | ",\r\n" | "،\n" | "\\n" | ",\\n" | " ,\n" => Gap::Line,
