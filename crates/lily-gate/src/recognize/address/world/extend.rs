@@ -38,6 +38,18 @@ const ENGLISH: &[&str] = &[
     "Extension",
 ];
 
+/// Small words that go on with the sentence after an address, or lead up to one.
+const CONNECTORS: &str = "\
+    before|by|since|and|for|on|until|with|avant|depuis|et|pour|dès|jusqu|trước|từ|và|cho|bago|mula|noong|\
+    hanggang|sebelum|sejak|dan|untuk|vor|bis|und|seit|antes|desde|y|para|prima|e|fino|до|и|і|пре|од|дейін|és|\
+    előtt|og|fyrir|i|pre|od|do|przed|oraz|kadar|və|at|to|in|from|near|à|en|a|chez|sur|vers|tại|ở|đến|về|sa|\
+    di|ke|dari|nach|zu|aus|im|u|na|v|w|з|в|у|на|во|с|из|í|á|til";
+
+/// `word` is one of [`CONNECTORS`].
+fn connects(word: &str) -> bool {
+    word.len() <= 12 && CONNECTORS.split('|').any(|c| c == word)
+}
+
 /// What stands between what was found and the next word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Between {
@@ -168,12 +180,21 @@ impl View<'_, '_> {
                 from = end;
                 continue;
             }
+            // "გამზირი N37"
+            if gap == " " && fresh && self.takes_number(at, gap) && self.is_numero(t) {
+                (at, end, from) = (t, token.end, token.end);
+                continue;
+            }
             let Some(sep) = between(gap) else { break };
             let found = if let Some(last) = self.unit_after(t).filter(|_| fresh) {
                 Some(last)
             } else if sep == Between::Blank && fresh && self.is_word_of_number(at, t) {
                 // "12 үй"
                 Some(t)
+            } else if let Some(last) =
+                self.dated(at, t).filter(|_| sep == Between::Blank && fresh && at > first)
+            {
+                Some(last)
             } else if let Some((last, code)) = self.town_with_code(t, sep).filter(|_| !coded) {
                 coded |= code;
                 Some(last)
@@ -208,7 +229,7 @@ impl View<'_, '_> {
             at = last;
             from = self.scan.tokens[last].end;
             let alone = sep == Between::Line;
-            if !alone && !coded && self.ends_part(last) {
+            if !alone && !coded && self.ends_name(last) {
                 end = from;
             }
         }
@@ -239,6 +260,19 @@ impl View<'_, '_> {
         self.is_short_number(at)
             && self.is(t, Roles::UNIT.with(Roles::LABEL))
             && (!self.gap(t).is_inside() || self.unit_after(t + 1).is_some())
+    }
+
+    /// "N37"
+    fn is_numero(&self, t: usize) -> bool {
+        let digits = self.scan.token(t).strip_prefix('N').unwrap_or_default();
+        (1..=4).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
+    }
+
+    /// "Cité 5 Juillet", "حي 20 أوت": the name goes on after its number, which stands beside the type.
+    fn dated(&self, at: usize, t: usize) -> Option<usize> {
+        let typed = at > 0 && self.is(at - 1, Roles::BEFORE.with(Roles::PLACE_BEFORE));
+        let last = self.names_right(t, 2).filter(|_| typed && self.is_short_number(at))?;
+        (self.gap(last).is_break() || self.ends_name(last)).then_some(last)
     }
 
     /// A part of a building from token `t` on: its word and a number, or the number ("3.", "5", "2nd") and its word.
@@ -272,7 +306,7 @@ impl View<'_, '_> {
         }
         // "101 Reykjavík"
         if broken && self.digits(t) == 3 && self.gap(t) == Gap::Blank {
-            let town = self.names_right(t + 1, 2).filter(|&l| self.ends_part(l) || self.gap(l).is_break());
+            let town = self.names_right(t + 1, 2).filter(|&l| self.ends_name(l) || self.gap(l).is_break());
             return town.map(|town| (town, true));
         }
         if sep == Between::Blank {
@@ -283,7 +317,7 @@ impl View<'_, '_> {
         let joined = matches!(self.scan.gap(town), " " | "-" | " - " | " – " | "–");
         let digits = self.digits(town + 1);
         let year = digits == 4 && ["19", "20"].iter().any(|y| self.scan.token(town + 1).starts_with(y));
-        let plain = (4..=6).contains(&digits) && !year && self.ends_part(town + 1);
+        let plain = (5..=6).contains(&digits) || digits == 4 && !year && self.ends_name(town + 1);
         (joined && plain).then_some((town + 1, true))
     }
 
@@ -302,7 +336,19 @@ impl View<'_, '_> {
 
     /// The name that ends with token `t` has no further word.
     fn bounded(&self, t: usize) -> bool {
-        !self.is(t, Roles::CASELESS) || !self.gap(t).is_inside()
+        !self.is(t, Roles::CASELESS) || !self.gap(t).is_inside() || self.ends_name(t)
+    }
+
+    /// A name ends with token `t`: its line, its sentence, or a small word goes on.
+    fn ends_name(&self, t: usize) -> bool {
+        self.ends_part(t) || self.gap(t) == Gap::Blank && self.scan.gap(t) == " " && self.is_connector(t + 1)
+    }
+
+    /// Token `t` is a small word of sentences; in scripts without capitals, one that no address holds.
+    fn is_connector(&self, t: usize) -> bool {
+        let stop = self.is(t, Roles::STOP.with(Roles::LIVES));
+        stop && (self.is(t, Roles::CASELESS) || self.is(t, Roles::LIVES))
+            || self.scan.tokens.get(t).is_some_and(|n| !n.has_digit) && connects(self.scan.token(t))
     }
 
     /// The line or the sentence ends after token `t`.
@@ -371,10 +417,10 @@ impl View<'_, '_> {
                 && self.scan.tokens[k].start >= done
         });
         let typed = lettered
+            .or_else(|| self.estate(e, done))
             .or_else(|| self.unit_left(e, done))
             .or_else(|| self.place_left(e, done))
-            .or_else(|| self.street_left(e, done, false).filter(|s| !s.weak).map(|s| s.first))
-            .or_else(|| self.estate(e, done));
+            .or_else(|| self.street_left(e, done, false).filter(|s| !s.weak).map(|s| s.first));
         if typed.is_some() {
             return typed;
         }
@@ -413,11 +459,20 @@ impl View<'_, '_> {
         gap.ends_with(['\n', ':', '|', '：'])
     }
 
-    /// The town from token `first` to `e` begins the address: one word at the start of a line, more after a cue.
+    /// The town from token `first` to `e` begins the address: one word at the start of a line, two after a small word of
+    /// the sentence, three after a cue.
     fn opens_address(&self, first: usize, e: usize) -> bool {
         let start = self.scan.tokens[first].start;
         let words = (first..e).filter(|&k| self.gap(k) == Gap::Blank).count();
-        words < 3 && announced(self.scan, start) == Some(start) || words == 0 && self.begins_line(first)
+        let led = || {
+            let before = first.checked_sub(1).filter(|&b| self.scan.gap(b) == " ");
+            before.is_some_and(|b| {
+                self.is_connector(b) || b == 0 && connects(&self.scan.token(b).to_lowercase())
+            })
+        };
+        words < 3 && announced(self.scan, start) == Some(start)
+            || words == 0 && self.begins_line(first)
+            || words < 2 && led()
     }
 }
 

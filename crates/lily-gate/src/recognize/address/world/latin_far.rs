@@ -73,7 +73,10 @@ pub(super) const ROWS: &[Row] = &[
          zenkat|sharia|chaussée|coopérative|douar|ruelle|lotissements",
     ),
     (WEAK_BEFORE, "place|route|passage|villa|residence|cooperative|quartier|lot"),
-    (Roles::UNIT, "bt|bât|bâtiment|immeuble|imm|appt|appartement|étage|villa|porte|local|escalier"),
+    (
+        Roles::UNIT,
+        "logements|logts|lgts|bt|bât|bâtiment|immeuble|imm|appt|appartement|étage|villa|porte|local|escalier",
+    ),
     (Roles::LABEL, "n|nº|numéro|num"),
     (Roles::PLACE_BEFORE, "wilaya|daïra|daira|commune|préfecture|province|bp"),
     // Latin America

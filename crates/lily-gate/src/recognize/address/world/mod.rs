@@ -424,13 +424,16 @@ impl View<'_, '_> {
         // "VI კვარტალი, კორპუსი 2, ბინა 14"
         let parts = chain.units + usize::from(chain.labelled);
         let far = || (chain.first..=chain.last).any(|t| self.is_other_script(t));
-        let built = chain.broken && parts > 1 && (chain.code || chain.places > 0 && far());
+        // "বাড়ি ৫, রোড ১২, ...": house and part, and more follows.
+        let listed = || chain.labelled && chain.units > 0 && self.gap(chain.last) == Gap::Break;
+        let built = chain.broken && parts > 1 && (chain.code || (chain.places > 0 || listed()) && far());
         (typed || placed || coded || framed || built).then_some((range, Evidence::Shape))
     }
 
     /// "... में रहता हूँ", "... adresinde oturuyorum": the word for living there follows, two small words between at most.
     fn lives(&self, last: usize) -> bool {
-        (last..last + 3).take_while(|&t| self.gap(t).is_inside()).any(|t| self.is(t + 1, Roles::LIVES))
+        let on = |t: usize| self.gap(t).is_inside() || self.gap(t) == Gap::Break;
+        (last..last + 3).take_while(|&t| on(t)).any(|t| self.is(t + 1, Roles::LIVES))
     }
 
     /// Scripts of countries that write the house number first.

@@ -39,7 +39,7 @@ impl View<'_, '_> {
             words += usize::from(k == t || self.gap(k - 1) == Gap::Blank);
             let opens = last.is_some() && self.opens_part(k) && !roles.any(Roles::AFTER);
             let other = k > t && self.is_other_script(k) != self.is_other_script(t);
-            if words > limit || roles.any(Roles::STOP) || opens || other {
+            if words > limit || roles.any(Roles::STOP.with(Roles::LIVES)) || opens || other {
                 break;
             }
             if roles.any(Roles::NAME) || last.is_some() && self.is_tied(k) {

@@ -143,6 +143,12 @@ fn what_follows_in_the_sentence_stays() {
         ("He left Laugavegur 12, 101 Reykjavík, in 2019.", "Laugavegur 12, 101 Reykjavík"),
         ("12 Elm Street, Anna said, is hers.", "12 Elm Street"),
         ("Hauptstraße 12, Potsdam. Anna kommt.", "Hauptstraße 12, Potsdam"),
+        (
+            "Please send it to 45 Mabini Street, Brgy. Poblacion, Davao City before Friday.",
+            "45 Mabini Street, Brgy. Poblacion, Davao City",
+        ),
+        ("Nakatira ako sa 88 Osmeña Boulevard, Cebu City mula noong Mayo.", "88 Osmeña Boulevard, Cebu City"),
+        ("Envoyez-le à Béjaïa, rue de la Liberté 7 avant vendredi.", "Béjaïa, rue de la Liberté 7"),
         ("Hauptstraße 12\nAnna Schmidt", "Hauptstraße 12"),
         ("Name: Anna Kiss, Rókusi krt. 8, 6724 Szeged", "Rókusi krt. 8, 6724 Szeged"),
         ("თბილისი, აბაშიძის ქუჩა 18, ბინა 4\nტელეფონი 5", "თბილისი, აბაშიძის ქუჩა 18, ბინა 4"),
