@@ -172,10 +172,7 @@ impl GpuModel {
         }
         let plan = self.plan(PlanKey::Decode(self.step_shape(&positions, ids, head)))?;
         let tokens: Vec<u32> = batch.iter().map(|b| b.1).collect();
-        let layout = match head {
-            Head::Drawn { .. } => InputLayout::drawing(batch.len()),
-            _ => InputLayout::new(batch.len()),
-        };
+        let layout = InputLayout::ending(batch.len(), head);
         let mut inputs = layout.encode(&tokens, &positions, &slots);
         layout.encode_draws(draws, &mut inputs);
         for &(sequence, _) in batch {

@@ -51,8 +51,8 @@ pub enum Head {
     },
 }
 
-/// How the device chooses a sequence's next token: `DrawParams` of sample.metal. Ids are below 2^32 and the order of the
-/// limits is temperature, top-k, top-p, min-p.
+/// How the device chooses a sequence's next token: `DrawParams` of sample.metal, applied in the order
+/// temperature, top-k, top-p, min-p.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
     /// 0: the most likely token; otherwise at least [`Draw::COLDEST`].
@@ -139,9 +139,10 @@ impl InputLayout {
         Self { list: (tokens * U32).next_multiple_of(16), draws: 0 }
     }
 
-    /// For a batch whose step ends with [`Head::Drawn`].
-    pub fn drawing(tokens: usize) -> Self {
-        Self { draws: tokens * Draw::BYTES, ..Self::new(tokens) }
+    /// For a batch whose step ends with `head`.
+    pub fn ending(tokens: usize, head: Head) -> Self {
+        let draws = if matches!(head, Head::Drawn { .. }) { tokens * Draw::BYTES } else { 0 };
+        Self { draws, ..Self::new(tokens) }
     }
 
     /// Bytes of the buffer.
@@ -224,10 +225,7 @@ impl<'a> Decode<'a> {
     fn new(m: &'a ModelShape, s: DecodeShape) -> Self {
         let c = &m.config;
         let mut b = PlanBuilder::new();
-        let layout = match s.head {
-            Head::Drawn { .. } => InputLayout::drawing(s.tokens),
-            _ => InputLayout::new(s.tokens),
-        };
+        let layout = InputLayout::ending(s.tokens, s.head);
         let inputs = b.buffer("inputs", layout.bytes(), BufferKind::Input);
         let list =
             |i: usize| View { offset: (i * layout.list) as u64, len: (s.tokens * U32) as u64, ..inputs };
