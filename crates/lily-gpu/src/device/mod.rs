@@ -111,6 +111,12 @@ pub trait Device: Send {
     /// Fills with zeros.
     fn zero(&mut self, region: Region) -> Result<()>;
 
+    /// Bytes of scratch memory that the device's kernels want for a plan besides its buffers: whoever prepares the plan gives
+    /// them ([`Plan::with_workspace`]), or slower kernels run that do without.
+    fn workspace(&self, _plan: &Plan) -> u64 {
+        0
+    }
+
     /// Binds a plan to memory: `regions[i]` is the plan's buffer `i`, at least as long. The plan's input buffer, if it
     /// has one, is the device's own: `None` stands in its place.
     fn prepare(&mut self, plan: Arc<Plan>, regions: &[Option<Region>]) -> Result<PlanHandle>;

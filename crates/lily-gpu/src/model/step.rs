@@ -234,6 +234,8 @@ impl GpuModel {
 
     /// Memory for a plan, and the plan bound to it.
     pub(super) fn prepare(&mut self, plan: Plan) -> Result<PlanHandle> {
+        let workspace = self.device.workspace(&plan);
+        let plan = plan.with_workspace(workspace);
         // What the plan needs may replace memory that a running step uses.
         self.idle()?;
         self.make_room(&plan)?;

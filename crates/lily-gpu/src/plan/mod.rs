@@ -57,6 +57,9 @@ pub struct BufferSpec {
     pub kind: BufferKind,
 }
 
+/// Name of a device's own scratch memory, which no op of a plan names.
+pub const WORKSPACE: &str = "workspace";
+
 /// Part of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
@@ -163,6 +166,16 @@ impl Plan {
     /// A buffer by name.
     pub fn buffer(&self, name: &str) -> Option<BufferId> {
         self.buffers.iter().position(|b| b.name == name).map(BufferId)
+    }
+
+    /// The same with scratch memory of the device's own, of so many bytes ([`Device::workspace`]); nothing where it is 0.
+    ///
+    /// [`Device::workspace`]: crate::Device::workspace
+    pub fn with_workspace(mut self, bytes: u64) -> Self {
+        if bytes > 0 {
+            self.buffers.push(BufferSpec { name: WORKSPACE.into(), bytes, kind: BufferKind::Scratch });
+        }
+        self
     }
 
     /// What a buffer is.

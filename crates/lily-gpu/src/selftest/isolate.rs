@@ -56,13 +56,19 @@ pub(super) fn plan_of(plan: &Plan, ops: &[Op]) -> (Plan, Vec<BufferId>) {
 /// Runs ops of a plan on `contents`, the bytes of each of the plan's buffers.
 pub(super) fn run(device: &mut dyn Device, plan: &Plan, ops: &[Op], contents: &[Vec<u8>]) -> Result<Results> {
     let (alone, old) = plan_of(plan, ops);
-    let mut regions = Vec::with_capacity(old.len());
+    let workspace = device.workspace(&alone);
+    let alone = alone.with_workspace(workspace);
+    let mut regions = Vec::with_capacity(alone.buffers.len());
     let result = (|| {
         for id in &old {
             let bytes = &contents[id.0];
             let buffer = device.allocate("selftest", bytes.len() as u64)?;
             regions.push(Some(Region { buffer, offset: 0, len: bytes.len() as u64 }));
             device.write(buffer, 0, bytes)?;
+        }
+        if workspace > 0 {
+            let buffer = device.allocate("selftest", workspace)?;
+            regions.push(Some(Region { buffer, offset: 0, len: workspace }));
         }
         let ops = alone.ops.clone();
         let handle = device.prepare(Arc::new(alone), &regions)?;

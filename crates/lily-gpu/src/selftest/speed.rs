@@ -197,6 +197,8 @@ fn prepare(
     memory: &mut Vec<DeviceBuffer>,
 ) -> Result<(PlanHandle, usize)> {
     let (repeated, dispatches) = repeated(plan, op);
+    let workspace = device.workspace(&repeated);
+    let repeated = repeated.with_workspace(workspace);
     // One megabyte over and over: what the numbers are matters little here, that no two rows are alike does not.
     let random = fill(Format::Bf16, 1 << 20, 77);
     let mut regions = Vec::with_capacity(repeated.buffers.len());
