@@ -1,13 +1,42 @@
 //! What a model will take of a device's memory, looked at before anything is allocated.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
-use lily_model::MemoryTable;
+use lily_model::{MemoryTable, ModelWeights};
 
 use crate::{
-    device::DeviceFacts,
+    device::{Device, DeviceFacts},
     error::{GpuError, Result},
+    plan::{
+        BufferKind, DecodeShape, ModelShape, Plan, PrefillHead, PrefillShape, decode_plan, prefill_plan,
+        routes::{chunk_class, largest_chunk},
+    },
 };
+
+/// Bytes of the activations of one sequence of `context` tokens: what the plans of its largest chunk and of a step share, with
+/// the device's own workspace. More sequences at once take little more.
+pub fn activations(weights: &ModelWeights, device: &dyn Device, context: usize) -> u64 {
+    let (facts, model) = (device.facts(), ModelShape::on(weights, device.facts()));
+    let tokens = chunk_class(largest_chunk(facts.unified, facts.memory).min(context));
+    let capacity = context.next_multiple_of(8);
+    let chunk = PrefillShape { tokens, slots: 1, capacity, context, head: PrefillHead::Last };
+    let step = DecodeShape {
+        splits: device.attention_splits(context),
+        ..DecodeShape::single(context, model.config.vocab_size)
+    };
+    let mut largest: HashMap<String, u64> = HashMap::new();
+    for plan in [prefill_plan(&model, &chunk), decode_plan(&model, &step)] {
+        let workspace = device.workspace(&plan);
+        let Plan { buffers, .. } = plan.with_workspace(workspace);
+        for b in
+            buffers.into_iter().filter(|b| matches!(b.kind, BufferKind::Scratch | BufferKind::TokenSlots))
+        {
+            let have = largest.entry(b.name).or_default();
+            *have = b.bytes.max(*have);
+        }
+    }
+    largest.values().sum()
+}
 
 /// Bytes needed beside bytes there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +47,7 @@ pub struct MemoryBudget {
     pub kv: u64,
     /// GDN state and convolution inputs of one sequence.
     pub state: u64,
-    /// Activations, estimated.
+    /// Activations: [`activations`].
     pub scratch: u64,
     /// What the device may use (`recommendedMaxWorkingSetSize`); `None`: no limit of its own.
     pub limit: Option<u64>,
@@ -27,13 +56,13 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// For one sequence as long as the table says.
-    pub fn new(table: &MemoryTable, facts: &DeviceFacts, free: Option<u64>) -> Self {
+    /// For one sequence as long as the table says, whose activations take `scratch` bytes.
+    pub fn new(table: &MemoryTable, scratch: u64, facts: &DeviceFacts, free: Option<u64>) -> Self {
         Self {
             weights: table.weights as u64,
             kv: table.kv as u64,
             state: table.state as u64,
-            scratch: table.scratch as u64,
+            scratch,
             limit: facts.memory,
             free,
         }
@@ -160,7 +189,7 @@ mod tests {
 
     fn budget(context: usize, limit: Option<u64>, free: Option<u64>) -> MemoryBudget {
         let table = memory_table(&ModelConfig::qwen3_6_35b_a3b(40), &Quantization::mlx_4bit(40), context, 2);
-        MemoryBudget::new(&table, &facts(limit), free)
+        MemoryBudget::new(&table, 1 << 26, &facts(limit), free)
     }
 
     #[test]

@@ -11,7 +11,7 @@ use lily_engine::{
 };
 use lily_gpu::{
     Device as GpuDevice, GpuModel, GpuOptions,
-    budget::{MemoryBudget, free_memory},
+    budget::{MemoryBudget, activations, free_memory},
     device::{
         metal::{self, MetalOptions},
         soft::{SoftDevice, SoftOptions},
@@ -98,13 +98,13 @@ pub fn backend(
     backend_for(device, weights, threads_wanted, ignore_memory_check, None)
 }
 
-/// The same; what will be `needed` is compared with the device's memory before anything is allocated.
+/// The same; what will be `needed`, for a sequence of so many tokens, is compared with the device's memory before anything is allocated.
 pub fn backend_for(
     device: Device,
     weights: Arc<ModelWeights>,
     threads_wanted: usize,
     ignore_memory_check: bool,
-    needed: Option<&MemoryTable>,
+    needed: Option<(&MemoryTable, usize)>,
 ) -> Result<Box<dyn Backend>> {
     if device == Device::Reference {
         return Ok(Box::new(ReferenceBackend::new(weights)));
@@ -112,8 +112,9 @@ pub fn backend_for(
     match open_gpu(device)? {
         None => cpu(weights, threads_wanted),
         Some(gpu) => {
-            if let Some(table) = needed {
-                let budget = MemoryBudget::new(table, gpu.facts(), free_memory());
+            if let Some((table, context)) = needed {
+                let scratch = activations(&weights, gpu.as_ref(), context);
+                let budget = MemoryBudget::new(table, scratch, gpu.facts(), free_memory());
                 budget.check(&gpu.facts().name, ignore_memory_check)?;
                 if budget.is_tight() {
                     tracing::warn!("little memory is free, so this may be slow: {budget}");

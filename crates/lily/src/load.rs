@@ -115,8 +115,13 @@ pub fn load(model: Option<PathBuf>, args: &RunArgs, serving: &Serving) -> Result
     let weights = Arc::new(checkpoint.weights()?);
     cold_start::read_weights(&checkpoint);
     let memory = memory(&checkpoint, context);
-    let backend =
-        device::backend_for(args.device, weights, args.threads, args.ignore_memory_check, Some(&memory))?;
+    let backend = device::backend_for(
+        args.device,
+        weights,
+        args.threads,
+        args.ignore_memory_check,
+        Some((&memory, context)),
+    )?;
     let options = EngineOptions {
         context_limit: context,
         queue_limit: serving.queue,

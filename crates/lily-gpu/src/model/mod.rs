@@ -23,10 +23,7 @@ pub use run::Chosen;
 use crate::{
     device::{Device, DeviceBuffer, PlanHandle, Ticket},
     error::{GpuError, Result},
-    plan::{
-        DecodeShape, ModelShape, PrefillShape,
-        routes::{largest_chunk, products},
-    },
+    plan::{DecodeShape, ModelShape, PrefillShape, routes::largest_chunk},
 };
 use cache::Cache;
 use load::Weights;
@@ -127,9 +124,7 @@ impl GpuModel {
         tracing::info!("{}: {}", device.facts().name, tensors.report);
         Ok(Self {
             cache: Cache::new(&weights.config),
-            shape: ModelShape::from_weights(&weights)
-                .with_products(products(device.facts()))
-                .with_tensor_ops(device.facts().tensor_ops),
+            shape: ModelShape::on(&weights, device.facts()),
             fingerprint: check::fingerprint(&weights),
             _weights: weights,
             tensors,

@@ -276,6 +276,27 @@ fn faults_of_a_chunks_plan_are_caught() {
     assert_eq!(chunk_with(&mut m, |_| {}).unwrap(), good);
 }
 
+/// What is printed before anything is allocated is what is allocated then.
+#[test]
+fn activations_are_known_before() {
+    let device = match SoftDevice::new(SoftOptions { checked: false, seed: 4 }) {
+        Ok(device) => device,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let said = |device: &dyn Device, n| crate::budget::activations(&tiny(), device, n);
+    let (short, long) = (said(&device, 8), said(&device, 120));
+    let mut m = GpuModel::new(tiny(), Box::new(device), GpuOptions::default()).unwrap();
+    let s = m.new_sequence(120).unwrap();
+    let tokens: Vec<u32> = (0..119).collect();
+    let mut out = Vec::new();
+    m.prefill(s, &tokens, LogitsWanted::Last, &mut out).unwrap();
+    m.decode(&[(s, 5)], &mut out).unwrap();
+    let used = m.memory().scratch;
+    println!("said {long}, used {used}");
+    assert!(used > 0 && (used as f64 / long as f64 - 1.0).abs() < 0.05, "said {long}, used {used}");
+    assert!(short < long);
+}
+
 /// Products rounded to halves, as CUDA has them: logits stay within the bar for backends of 16 bits where no router's near tie
 /// is decided otherwise.
 #[test]

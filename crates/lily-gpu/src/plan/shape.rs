@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use lily_model::{ModelConfig, ModelWeights, Quantization, expected_tensors};
 
+use super::routes::products;
+use crate::device::DeviceFacts;
+
 /// Columns that share a scale and a bias.
 pub(crate) const GROUP: usize = 64;
 
@@ -102,6 +105,11 @@ impl ModelShape {
     pub fn from_weights(weights: &ModelWeights) -> Self {
         let bits = weights.matrices().map(|(module, m)| (module, m.bits)).collect();
         Self { config: weights.config.clone(), products: Products::F16, tensor_ops: false, bits }
+    }
+
+    /// From loaded weights, for a device.
+    pub fn on(weights: &ModelWeights, device: &DeviceFacts) -> Self {
+        Self::from_weights(weights).with_products(products(device)).with_tensor_ops(device.tensor_ops)
     }
 
     /// The same with another number format of prefill's products.
