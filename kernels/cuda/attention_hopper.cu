@@ -1,14 +1,14 @@
-// Full attention of a chunk (attention_prefill.metal's `attention_prefill_8`) on Hopper's warpgroup instructions.
+// Full attention of a chunk (attention_prefill.metal's `attention_prefill_float_8`) on Hopper's warpgroup instructions.
 //
 // A block has 128 rows: the 8 query heads of a KV head for 16 tokens. One warpgroup brings keys and values, 64 positions
 // at a time, to a ring where they take turns; each of the others has 64 rows, their softmax (a row's scores lie in four
 // lanes) and their 64 x 256 result in registers. While one of the two weighs its scores, the tensor cores work for the
 // other. Rows are 512 bytes in memory: four tiles of 64 values side by side in shared memory.
 //
-// Everything is halves; attention_halves has made them of the caches' bfloats. (Rewriting tiles in shared memory, by the
-// warpgroup that brings them, cost 60 % more time: copies, rewriting and the matrix instructions share its bandwidth.) A
-// softmax weight is at most 2^15, so it has all its bits down to 2^-29 of the largest; the sum that it is divided by
-// has the same factor.
+// Everything is halves but the result; hopper_attention_halves has made them of the caches' bfloats, in memory of its own.
+// (Rewriting tiles in shared memory, by the warpgroup that brings them, cost 60 % more time: copies, rewriting and the matrix
+// instructions share its bandwidth.) A softmax weight is at most 2^15, so it has all its bits down to 2^-29 of the largest;
+// the sum that it is divided by has the same factor.
 #define FLASH_POSITIONS 64
 #define FLASH_TOKENS 16
 #define FLASH_TILE (FLASH_POSITIONS * HEAD_DIM * 2)
@@ -18,8 +18,28 @@
 #define FLASH_SHARED (FLASH_HEAD + FLASH_QUERIES + FLASH_PLACES * FLASH_TILE)
 #define FLASH_LARGEST 15.0f  // exponent of the largest weight
 struct FlashLaunch {
+  // The sequence's keys and values as halves: [kv_heads, capacity, 256].
+  void *keys, *values;
   Step step;
 };
+
+// Keys and values of the sequence, up to the chunk's end, as halves: exact but for what is smaller than 6e-5, and beyond the
+// largest half. Grid: (ceil(capacity / 64), kv_heads); 256 threads, eight values of a position each.
+extern "C" __global__ void __launch_bounds__(256)
+    hopper_attention_halves(const __grid_constant__ AttentionPrefillArgs a, const __grid_constant__ FlashLaunch l) {
+  grid_enter(l.step);
+  const Chunk* chunk = (const Chunk*)a.chunk;
+  u32 end = loadu(&chunk->position) + loadu(&chunk->tokens), piece = threadIdx.x % 32;
+  u64 from = ((u64)loadu(&chunk->slot) * a.shape.kv_heads + blockIdx.y) * a.shape.capacity, to = (u64)blockIdx.y * a.shape.capacity;
+  u32 stop = min(end, blockIdx.x * 64 + 64);
+  for (u32 p = blockIdx.x * 64 + threadIdx.x / 32; p < stop; p += 8) {
+    uint4 k = __ldcg((const uint4*)a.keys + (from + p) * (ROW_BYTES / 16) + piece);
+    uint4 v = __ldcg((const uint4*)a.values + (from + p) * (ROW_BYTES / 16) + piece);
+    auto halves = [](u32 w) { return pack_results(bfloat_low(w), bfloat_high(w)); };
+    ((uint4*)l.keys)[(to + p) * (ROW_BYTES / 16) + piece] = make_uint4(halves(k.x), halves(k.y), halves(k.z), halves(k.w));
+    ((uint4*)l.values)[(to + p) * (ROW_BYTES / 16) + piece] = make_uint4(halves(v.x), halves(v.y), halves(v.z), halves(v.w));
+  }
+}
 
 // Copies 16 bytes, or writes zeros.
 DEVICE void copy16_or_zero(void* to, const void* from, bool copy) {
@@ -71,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     registers_less<40>();
     u32 tid = threadIdx.x - 256, piece = tid % 32, row = tid / 32;
     u64 row0 = (u64)kv_head * a.shape.capacity;
-    const u8 *k = (const u8*)a.keys + row0 * ROW_BYTES, *v = (const u8*)a.values + row0 * ROW_BYTES;
+    const u8 *k = (const u8*)l.keys + row0 * ROW_BYTES, *v = (const u8*)l.values + row0 * ROW_BYTES;
 #pragma unroll 8
     for (u32 i = 0; i < 32; i++) {
       u32 r = i * 4 + row, token = min(first + r / 8, tokens - 1);
@@ -207,12 +227,12 @@ extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     float part = 1.0f / total[h];
     u32 head = kv_head * 8 + g;
     const float* gate = (const float*)a.projected + (u64)(token + h) * a.shape.stride + head * (2 * HEAD_DIM) + HEAD_DIM + 2 * t;
-    u16* y = (u16*)a.y + ((u64)(token + h) * a.shape.heads + head) * HEAD_DIM + 2 * t;
+    float* y = (float*)a.y + ((u64)(token + h) * a.shape.heads + head) * HEAD_DIM + 2 * t;
 #pragma unroll
     for (u32 i = 0; i < HEAD_DIM / 8; i++) {
       float2 open = __ldcg((const float2*)(gate + 8 * i));
-      *(u32*)(y + 8 * i) =
-          pack_results(sums[4 * i + 2 * h] * part * sigmoid(open.x), sums[4 * i + 2 * h + 1] * part * sigmoid(open.y));
+      *(float2*)(y + 8 * i) =
+          make_float2(sums[4 * i + 2 * h] * part * sigmoid(open.x), sums[4 * i + 2 * h + 1] * part * sigmoid(open.y));
     }
   }
 }

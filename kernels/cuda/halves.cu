@@ -53,9 +53,3 @@ DEVICE void mma_half(float (&d)[4], const uint4& a, u32 b0, u32 b1) { mma_half(d
 // Weights are expanded times this; sums are multiplied by the inverse.
 #define WEIGHT_UNIT 256.0f
 #define WEIGHT_UNDO (1.0f / WEIGHT_UNIT)
-// A group's scale and bias, times the unit, as two halves. Neither is so large that 15 scales and a bias are more than the
-// largest half: 15 * 2,182 + 32,752 < 65,504 (0x6843 and 0x77ff). That is a scale of 8.5 and a bias of 128.
-DEVICE u32 weight_factors(u32 scale, u32 bias) {
-  u32 v = pack_halves(__uint_as_float(scale << 16) * WEIGHT_UNIT, __uint_as_float(bias << 16) * WEIGHT_UNIT);
-  return limit_halves(v, 0x77ff6843u);
-}

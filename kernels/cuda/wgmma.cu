@@ -28,6 +28,11 @@ DEVICE u64 tile_at(u32 address, u32 leading) {
   return (u64)(address >> 4 & 0x3fff) | (u64)(leading >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
 }
 
+// The same for rows of 32 bytes: the 16-byte piece p of row r lies at piece p ^ (r / 4 % 2), 256 bytes between groups of eight rows.
+DEVICE u64 narrow_tile_at(u32 address) {
+  return (u64)(address >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(256 >> 4) << 32 | 3ull << 62;
+}
+
 #define SUMS4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SUMS16(d, i) SUMS4(d, i), SUMS4(d, i + 4), SUMS4(d, i + 8), SUMS4(d, i + 12)
 #define SUMS32(d, i) SUMS16(d, i), SUMS16(d, i + 16)

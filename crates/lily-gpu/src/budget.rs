@@ -184,6 +184,7 @@ mod tests {
             largest_buffer: 1 << 34,
             unified: true,
             tensor_ops: false,
+            split_products: false,
         }
     }
 

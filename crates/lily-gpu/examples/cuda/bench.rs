@@ -14,7 +14,7 @@ use lily_gpu::{
         decode_plan,
         prefill::PrefillInputs,
         prefill_plan,
-        routes::Splits,
+        routes::{Splits, products},
     },
     synthetic::{Content, SyntheticModel},
 };
@@ -43,9 +43,11 @@ impl Bench {
 
     fn of(config: ModelConfig, options: CudaOptions) -> Result<Self, Box<dyn Error>> {
         let quantization = Quantization::mlx_4bit(config.num_hidden_layers);
-        let model = ModelShape::from_quantization(&config, &quantization);
+        let device = CudaDevice::new(options)?;
+        let model =
+            ModelShape::from_quantization(&config, &quantization).with_products(products(device.facts()));
         Ok(Self {
-            device: CudaDevice::new(options)?,
+            device,
             model,
             quantization,
             memory: HashMap::new(),
@@ -70,7 +72,8 @@ impl Bench {
 
     /// Memory for a plan. Weights are filled once; caches and state each time.
     pub fn prepare(&mut self, plan: Plan) -> Result<(PlanHandle, Arc<Plan>), Box<dyn Error>> {
-        let plan = Arc::new(plan);
+        let workspace = self.device.workspace(&plan);
+        let plan = Arc::new(plan.with_workspace(workspace));
         let mut regions = Vec::new();
         for spec in &plan.buffers {
             if spec.kind == BufferKind::Input {

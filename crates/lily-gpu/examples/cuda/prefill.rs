@@ -10,8 +10,12 @@ use lily_gpu::{
         cuda::{CudaDevice, CudaOptions},
     },
     plan::{
-        BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, PrefillHead, PrefillShape, decode::InputLayout,
-        decode_plan, prefill::PrefillInputs, prefill_plan, routes::attention_splits,
+        BufferKind, DecodeShape, Head, Ids, ModelShape, Plan, PrefillHead, PrefillShape,
+        decode::InputLayout,
+        decode_plan,
+        prefill::PrefillInputs,
+        prefill_plan,
+        routes::{attention_splits, products},
     },
     synthetic::SyntheticModel,
 };
@@ -39,7 +43,9 @@ impl Prefill {
     fn new(layers: usize, options: CudaOptions) -> Result<Self, Box<dyn Error>> {
         let config = ModelConfig::qwen3_6_35b_a3b(layers);
         let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(layers));
-        Ok(Self { device: CudaDevice::new(options)?, model, memory: HashMap::new() })
+        let device = CudaDevice::new(options)?;
+        let model = model.with_products(products(device.facts()));
+        Ok(Self { device, model, memory: HashMap::new() })
     }
 
     /// A plan with memory; weights and caches are filled when a buffer is made.
@@ -49,7 +55,8 @@ impl Prefill {
     }
 
     fn prepare_plan(&mut self, plan: Plan) -> Result<(PlanHandle, Arc<Plan>), Box<dyn Error>> {
-        let plan = Arc::new(plan);
+        let workspace = self.device.workspace(&plan);
+        let plan = Arc::new(plan.with_workspace(workspace));
         let mut regions = Vec::new();
         for spec in &plan.buffers {
             if spec.kind == BufferKind::Input {

@@ -66,6 +66,8 @@ pub struct DeviceFacts {
     pub unified: bool,
     /// Whether there are matrix units that take tensors in memory.
     pub tensor_ops: bool,
+    /// Whether the device's own kernels multiply a chunk's f32 rows on 16-bit matrix units without rounding them.
+    pub split_products: bool,
 }
 
 /// Runs plans.

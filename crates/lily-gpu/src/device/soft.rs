@@ -174,6 +174,7 @@ impl SoftDevice {
                 largest_buffer: u64::MAX,
                 unified: true,
                 tensor_ops,
+                split_products: false,
             },
             memory: HashMap::new(),
             plans: HashMap::new(),

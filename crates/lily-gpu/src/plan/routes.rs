@@ -51,12 +51,13 @@ pub fn gemm_rows(tokens: usize) -> usize {
     if tokens >= 256 { 64 } else { 32 }
 }
 
-/// What enters prefill's products on a device. Tensor cores take 16 bits. `simdgroup_matrix` multiplies floats as fast as
-/// halves on Apple's GPUs up to M4 by all that is published (not measured here), and M1 and M2 only emulate bfloats: floats
-/// cost the twofold threadgroup memory and activations, and nothing is rounded.
+/// What enters prefill's products on a device. Tensor cores take 16 bits: kernels made for an architecture give them an
+/// input as two halves, others round it. `simdgroup_matrix` multiplies floats as fast as halves on Apple's GPUs up to M4 by
+/// all that is published (not measured here), and M1 and M2 only emulate bfloats: floats cost the twofold threadgroup memory
+/// and activations, and nothing is rounded.
 pub fn products(device: &DeviceFacts) -> Products {
     match device.kind {
-        "cuda" => Products::F16,
+        "cuda" if !device.split_products => Products::F16,
         _ => Products::F32,
     }
 }
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn products_of_devices() {
-        let on = |kind| {
+        let on = |kind, split_products| {
             products(&DeviceFacts {
                 kind,
                 name: String::new(),
@@ -169,9 +170,14 @@ mod tests {
                 largest_buffer: 1 << 30,
                 unified: kind != "cuda",
                 tensor_ops: false,
+                split_products,
             })
         };
-        assert_eq!(["cuda", "metal", "soft"].map(on), [Products::F16, Products::F32, Products::F32]);
+        assert_eq!(
+            ["cuda", "metal", "soft"].map(|k| on(k, false)),
+            [Products::F16, Products::F32, Products::F32]
+        );
+        assert_eq!(on("cuda", true), Products::F32);
     }
 
     #[test]
@@ -188,6 +194,7 @@ mod tests {
             largest_buffer: 1 << 30,
             unified: false,
             tensor_ops: true,
+            split_products: false,
         });
         assert!(rounded != Products::F32 && !tensor_tiles(true, rounded, 2048));
     }

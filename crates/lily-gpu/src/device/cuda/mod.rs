@@ -15,11 +15,12 @@ mod native_prefill;
 mod profile;
 #[cfg(test)]
 mod tests;
+mod workspace;
 
 use std::{collections::HashMap, sync::Arc};
 
 use lily_model::Storage;
-use lily_msl::manifest::Manifest;
+use lily_msl::manifest::{KernelManifest, Manifest};
 
 pub use compile::{CACHE_VARIABLE, NVRTC_VARIABLE};
 pub use driver::Limits;
@@ -32,12 +33,13 @@ use crate::{
     error::{GpuError, Result},
     kernels,
     plan::{
-        BoundArg, BoundOp, Op, Plan, bind,
+        BoundArg, BoundOp, Op, Plan, WORKSPACE, bind,
         routes::{self, Splits},
     },
 };
 use driver::{Driver, Event, Function, Graph, Pinned, Shape};
 use native::Step;
+use workspace::{Need, Workspace};
 
 /// Reads of so many bytes go through page-locked memory: the driver's own way takes several times as long.
 const PINNED_FROM: usize = 1 << 16;
@@ -87,6 +89,8 @@ struct Launch {
     /// For messages and profiles.
     symbol: String,
     native: bool,
+    /// What makes its workspace ready.
+    before: Option<Box<Launch>>,
 }
 
 struct Prepared {
@@ -158,6 +162,7 @@ impl CudaDevice {
                 largest_buffer: free,
                 unified: false,
                 tensor_ops: false,
+                split_products: options.native && limits.arch == native_prefill::HOPPER,
             },
             driver,
             limits,
@@ -224,8 +229,27 @@ impl CudaDevice {
         }
     }
 
+    /// The native kernel for an op.
+    fn route(&self, op: &Op) -> Option<(native::Launch, Function)> {
+        let launch = native::route(op, &self.limits, &self.options).filter(|_| self.options.native)?;
+        let function = *self.native.get(launch.symbol)?;
+        Some((launch, function))
+    }
+
+    /// The workspace of a plan; not yet anywhere.
+    fn workspace_of(&self, plan: &Plan) -> Workspace {
+        Workspace::of(plan.ops.iter().filter_map(|op| Need::of(op, self.route(op)?.0.symbol)))
+    }
+
     /// Everything an op is launched with.
-    fn launch_of(&self, op: &Op, bound: &BoundOp, addresses: &[u64], native: bool) -> Result<Launch> {
+    fn launch_of(
+        &self,
+        op: &Op,
+        bound: &BoundOp,
+        addresses: &[u64],
+        native: bool,
+        workspace: Workspace,
+    ) -> Result<Launch> {
         let kernel = self
             .manifest
             .kernel(&op.kernel)
@@ -251,18 +275,27 @@ impl CudaDevice {
             shared += bytes.next_multiple_of(16);
         }
         let early = self.options.early && self.limits.arch >= compile::NATIVE_ARCH;
-        let route = native::route(op, &self.limits, &self.options).filter(|_| native && aligned);
-        if let Some(n) = route
-            && let Some(&function) = self.native.get(n.symbol)
+        let of = |function: Function, n: &native::Launch, arguments: Vec<u8>| Launch {
+            function,
+            shape: Shape { grid: n.grid, block: [n.threads, 1, 1], shared: n.shared, early },
+            arguments,
+            extra: bytemuck::cast_slice(&n.extra).to_vec(),
+            symbol: n.symbol.to_string(),
+            native: true,
+            before: None,
+        };
+        let route = self.route(op).filter(|_| native && aligned);
+        let need = route.as_ref().and_then(|(n, _)| Need::of(op, n.symbol));
+        let places = need.and_then(|n| n.places(workspace));
+        if let Some((n, function)) = route
+            && need.is_some() == places.is_some()
         {
-            return Ok(Launch {
-                function,
-                shape: Shape { grid: n.grid, block: [n.threads, 1, 1], shared: n.shared, early },
-                arguments,
-                extra: bytemuck::cast_slice(&n.extra).to_vec(),
-                symbol: n.symbol.to_string(),
-                native: true,
-            });
+            let mut launch = of(function, &n, arguments);
+            if let (Some(need), Some(places)) = (need, places) {
+                launch.extra.extend_from_slice(bytemuck::bytes_of(&places));
+                launch.before = Some(Box::new(self.ready(need, places, kernel, &launch.arguments, of)?));
+            }
+            return Ok(launch);
         }
         let function = *self
             .functions
@@ -275,13 +308,41 @@ impl CudaDevice {
             extra: Vec::new(),
             symbol: op.kernel.clone(),
             native: false,
+            before: None,
         })
+    }
+
+    /// What makes the workspace of a kernel with these arguments ready.
+    fn ready(
+        &self,
+        need: Need,
+        places: [u64; 2],
+        kernel: &KernelManifest,
+        arguments: &[u8],
+        launch: impl Fn(Function, &native::Launch, Vec<u8>) -> Launch,
+    ) -> Result<Launch> {
+        let n = need.launch();
+        let function = *self
+            .native
+            .get(n.symbol)
+            .ok_or_else(|| GpuError::Kernels(format!("kernel {} was not compiled", n.symbol)))?;
+        let address = |name: &str| {
+            let at = kernel.args.iter().find(|a| a.name == name)?.cuda_offset as usize;
+            arguments.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+        };
+        let (arguments, extra) = need.arguments(arguments, address, places);
+        let mut ready = launch(function, &n, arguments);
+        ready.extra = extra;
+        let step = Step { release_first: 1, unused: 0 };
+        ready.extra.extend_from_slice(bytemuck::bytes_of(&step));
+        Ok(ready)
     }
 
     /// A graph of launches, one after the other.
     fn graph<'a>(&self, launches: impl Iterator<Item = &'a Launch>) -> Result<Graph> {
         self.driver.record(|| {
-            for (i, l) in launches.enumerate() {
+            let all = launches.flat_map(|l| l.before.as_deref().into_iter().chain([l]));
+            for (i, l) in all.enumerate() {
                 // The first kernel of a graph has none in front of it.
                 let shape = Shape { early: l.shape.early && i > 0, ..l.shape };
                 let parameters = [l.arguments.as_slice(), l.extra.as_slice()];
@@ -399,6 +460,10 @@ impl Device for CudaDevice {
         unsafe { self.driver.fill(address, 0, region.len) }
     }
 
+    fn workspace(&self, plan: &Plan) -> u64 {
+        self.workspace_of(plan).places.iter().sum()
+    }
+
     fn prepare(&mut self, plan: Arc<Plan>, regions: &[Option<Region>]) -> Result<PlanHandle> {
         let ops = bind(&plan, self.manifest)?;
         let (regions, input_bytes) = regions_of(NAME, &plan, &ops, regions)?;
@@ -502,17 +567,29 @@ impl CudaDevice {
                 (None, None) => Err(failed(format!("no memory for buffer {}", spec.name))),
             })
             .collect::<Result<_>>()?;
+        let mut workspace = self.workspace_of(&plan);
+        if let Some(b) = plan.buffer(WORKSPACE) {
+            (workspace.address, workspace.bytes) = (addresses[b.0], plan.spec(b).bytes);
+        }
         let mut launches = Vec::with_capacity(plan.ops.len());
         // Level by level: an order in which every op stands behind all that it must wait for.
         let order: Vec<usize> = plan.levels.iter().flatten().copied().collect();
         for (at, &i) in order.iter().enumerate() {
-            let native = self.options.native && native::early_reads_hold(&plan, &order, at);
-            launches.push(self.launch_of(&plan.ops[i], &ops[i], &addresses, native)?);
+            let native = native::early_reads_hold(&plan, &order, at);
+            launches.push(self.launch_of(&plan.ops[i], &ops[i], &addresses, native, workspace)?);
         }
         let symbols: Vec<&str> = launches.iter().map(|l| l.symbol.as_str()).collect();
         for at in native_prefill::misplaced(&plan, &order, &symbols) {
             let i = order[at];
-            launches[at] = self.launch_of(&plan.ops[i], &ops[i], &addresses, false)?;
+            launches[at] = self.launch_of(&plan.ops[i], &ops[i], &addresses, false, workspace)?;
+        }
+        let needs: Vec<Option<Need>> = launches
+            .iter()
+            .zip(&order)
+            .map(|(l, &i)| l.before.as_ref().and_then(|_| Need::of(&plan.ops[i], &l.symbol)))
+            .collect();
+        for at in workspace::held(&plan, &order, &needs) {
+            launches[at].before = None;
         }
         for at in 0..launches.len() {
             let free = launches.get(at + 1).is_none_or(|next| !native::reads_two_back(&next.symbol));

@@ -33,6 +33,7 @@ const SOURCES: &[(&str, &str)] = &[
 /// Those with instructions that only Hopper has.
 const HOPPER_SOURCES: &[(&str, &str)] = &[
     ("wgmma.cu", include_str!("../../../../../kernels/cuda/wgmma.cu")),
+    ("split.cu", include_str!("../../../../../kernels/cuda/split.cu")),
     ("gemm_hopper.cu", include_str!("../../../../../kernels/cuda/gemm_hopper.cu")),
     ("attention_hopper.cu", include_str!("../../../../../kernels/cuda/attention_hopper.cu")),
 ];
@@ -46,7 +47,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("GdnArgs", "gdn_step"),
     ("AttentionSplitArgs", "attention_split_8"),
     ("AttentionCombineArgs", "attention_combine"),
-    ("GemmArgs", "gemm_64"),
+    ("GemmArgs", "gemm_float_64"),
     ("ExpertsGateUpArgs", "experts_gate_up"),
     ("ExpertsDownArgs", "experts_down"),
     ("SharedGateUpArgs", "shared_gate_up"),
@@ -55,7 +56,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("GdnScanArgs", "gdn_scan"),
     ("MoeSortArgs", "moe_sort"),
     ("MoeBlocksArgs", "moe_blocks"),
-    ("AttentionPrefillArgs", "attention_prefill_8"),
+    ("AttentionPrefillArgs", "attention_prefill_float_8"),
 ];
 
 /// Symbols of the native kernels that every architecture from [`super::compile::NATIVE_ARCH`] on has.

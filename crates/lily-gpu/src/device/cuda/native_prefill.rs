@@ -25,30 +25,29 @@ pub const HOPPER_SYMBOLS: &[&str] = &[
     "hopper_experts_down_256",
     "hopper_shared_gate_up",
     "hopper_attention_prefill",
+    "hopper_attention_halves",
+    "hopper_split_rows",
 ];
 
 /// Weight rows of a tile in gemm.cu and gemm_hopper.cu.
 const WEIGHT_ROWS: u32 = 128;
 
-/// The native kernel of a prefill op, if there is one for its shape.
+/// The native kernel of a prefill op, if there is one for its shape. Hopper's take rows of f32, which another kernel splits in
+/// two halves before (workspace.rs); those that all share take rows that are halves.
 pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
     let hopper = limits.arch == HOPPER;
     match op.kernel.as_str() {
         "gdn_convolve" | "gdn_factors" | "gdn_scan" => gdn(op),
-        "gemm_float_32" | "gemm_float_64" => router(op),
         "moe_sort" => moe_sort(op),
         "moe_blocks" if hopper => moe_blocks(op),
-        "attention_prefill_8" if hopper => attention(op),
-        k if k.starts_with("gemm_") => {
-            (if hopper { hopper_gemm(op, limits) } else { None }).or_else(|| gemm(op))
-        }
-        "shared_gate_up" => {
-            (if hopper { hopper_shared(op, limits) } else { None }).or_else(|| shared_gate_up(op))
-        }
-        "experts_gate_up" => hopper_experts(op, limits)
-            .or_else(|| grouped("native_experts_gate_up", op, scalar(op, "width")?, 64)),
-        "experts_down" => hopper_experts(op, limits)
-            .or_else(|| grouped("native_experts_down", op, scalar(op, "hidden")?, 128)),
+        "attention_prefill_float_8" if hopper => attention(op),
+        k if k.starts_with("gemm_float_") => router(op).or_else(|| hopper_gemm(op, limits)),
+        k if k.starts_with("gemm_") => gemm(op),
+        "shared_gate_up_float" if hopper => hopper_shared(op, limits),
+        "shared_gate_up" => shared_gate_up(op),
+        "experts_gate_up_float" | "experts_down_float" if hopper => hopper_experts(op, limits),
+        "experts_gate_up" => grouped("native_experts_gate_up", op, scalar(op, "width")?, 64),
+        "experts_down" => grouped("native_experts_down", op, scalar(op, "hidden")?, 128),
         _ => None,
     }
 }
@@ -56,14 +55,12 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
 /// A chunk's GDN, in order.
 const GDN: [&str; 3] = ["gdn_convolve", "gdn_factors", "gdn_scan"];
 
-/// What a kernel of f32 arguments computes with (gdn_prefill.cu): queries, keys and factors of the native GDN are halves. The
-/// router's inputs are split in two, and other products' inputs are halves by their type.
+/// What a kernel of f32 arguments computes with: queries, keys and factors of the native GDN are halves (gdn_prefill.cu), as
+/// are softmax weights of Hopper's attention. Inputs of the router and of Hopper's products are split in two halves, and other
+/// products' inputs are halves by their type.
 pub fn precision(symbol: &str) -> Precision {
-    if symbol.starts_with("native_gdn_") && symbol != "native_gdn_step" {
-        Precision::F16
-    } else {
-        Precision::F32
-    }
+    let gdn = symbol.starts_with("native_gdn_") && symbol != "native_gdn_step";
+    if gdn || symbol == "hopper_attention_prefill" { Precision::F16 } else { Precision::F32 }
 }
 
 /// Kernels of the plan, by place in `symbols` (those of its ops in the order they run), that must not run because others
@@ -89,7 +86,7 @@ pub fn misplaced(plan: &Plan, order: &[usize], symbols: &[&str]) -> Vec<usize> {
 }
 
 /// Bytes of an argument's buffer.
-fn bytes(op: &Op, name: &str) -> Option<u64> {
+pub(super) fn bytes(op: &Op, name: &str) -> Option<u64> {
     op.args.iter().find(|a| a.name == name).and_then(|a| match a.value {
         ArgValue::Buffer { view, .. } => Some(view.len),
         ArgValue::Inline(_) => None,
@@ -118,7 +115,7 @@ fn gdn(op: &Op) -> Option<Launch> {
 fn router(op: &Op) -> Option<Launch> {
     let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
     let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
-    if cols % 512 != 0 || bits[..matrices].iter().any(|&b| b != 8) {
+    if cols % 512 != 0 || bits[..matrices].iter().any(|&b| b != 8) || op.kernel.contains("_add_") {
         return None;
     }
     let all: u32 = rows[..matrices].iter().sum();
@@ -181,7 +178,7 @@ fn attention(op: &Op) -> Option<Launch> {
 }
 
 /// `HOPPER_SHARED` of gemm_hopper.cu.
-const HOPPER_SHARED: u32 = 5120 + 131_072 + 2 * 128 * (256 + 2 * 16);
+const HOPPER_SHARED: u32 = 9216 + 131_072 + 2 * 128 * (256 + 2 * 16);
 
 fn hopper_launch(symbol: &'static str, tiles: u32, limits: &Limits, extra: Vec<u32>) -> Launch {
     Launch {
@@ -205,16 +202,16 @@ fn hopper_gemm(op: &Op, limits: &Limits) -> Option<Launch> {
     let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
     let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
     let tokens = op.grid[1] * height.parse::<u32>().ok()?;
-    if bits[..matrices].iter().any(|&b| b != 4) || cols % 512 != 0 || tokens < 64 {
+    if limits.arch != HOPPER || bits[..matrices].iter().any(|&b| b != 4) || cols % 512 != 0 {
         return None;
     }
     let blocks = rows[..matrices].iter().map(|r| r.div_ceil(WEIGHT_ROWS)).sum();
     let inputs = hopper_inputs(blocks, tokens, limits.multiprocessors);
     let symbol = match (name, inputs) {
-        ("gemm", 128) => "hopper_gemm_128",
-        ("gemm", _) => "hopper_gemm_256",
-        ("gemm_add", 128) => "hopper_gemm_add_128",
-        ("gemm_add", _) => "hopper_gemm_add_256",
+        ("gemm_float", 128) => "hopper_gemm_128",
+        ("gemm_float", _) => "hopper_gemm_256",
+        ("gemm_float_add", 128) => "hopper_gemm_add_128",
+        ("gemm_float_add", _) => "hopper_gemm_add_256",
         _ => return None,
     };
     Some(hopper_launch(symbol, blocks * tokens.div_ceil(inputs), limits, vec![0, 0]))
@@ -223,7 +220,7 @@ fn hopper_gemm(op: &Op, limits: &Limits) -> Option<Launch> {
 fn hopper_shared(op: &Op, limits: &Limits) -> Option<Launch> {
     let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "shared_width")?);
     let tokens = op.grid[1] * 32;
-    if hidden % 512 != 0 || width % 64 != 0 || tokens < 64 {
+    if hidden % 512 != 0 || width % 64 != 0 {
         return None;
     }
     Some(hopper_launch("hopper_shared_gate_up", width / 64 * tokens.div_ceil(128), limits, vec![0, 0]))
@@ -231,14 +228,14 @@ fn hopper_shared(op: &Op, limits: &Limits) -> Option<Launch> {
 
 fn hopper_experts(op: &Op, limits: &Limits) -> Option<Launch> {
     let (hidden, width) = (scalar(op, "hidden")?, scalar(op, "width")?);
-    if limits.arch != HOPPER || hidden % 512 != 0 || width % 512 != 0 {
+    if hidden % 512 != 0 || width % 512 != 0 {
         return None;
     }
     // Blocks of pairs: at most as many as the buffer has room for.
     let capacity = op.grid[1];
     let (symbol, columns) = match (op.kernel.as_str(), hopper_pairs(scalar(op, "experts")?, capacity)) {
-        ("experts_gate_up", 128) => ("hopper_experts_gate_up_128", width / 64),
-        ("experts_gate_up", _) => ("hopper_experts_gate_up_256", width / 64),
+        ("experts_gate_up_float", 128) => ("hopper_experts_gate_up_128", width / 64),
+        ("experts_gate_up_float", _) => ("hopper_experts_gate_up_256", width / 64),
         (_, 128) => ("hopper_experts_down_128", hidden / 128),
         (_, _) => ("hopper_experts_down_256", hidden / 128),
     };

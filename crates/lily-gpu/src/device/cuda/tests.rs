@@ -4,14 +4,15 @@ use super::{
     CudaOptions, Together, compile,
     driver::Limits,
     native::{self, Launch, attention_splits},
-    native_prefill::{HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced, precision},
+    native_prefill::{HOPPER, HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced, precision},
+    workspace::{self, Need, Workspace},
 };
 use crate::{
     device::Precision,
     kernels,
     plan::{
-        DecodeShape, Head, Ids, ModelShape, Op, Plan, PrefillHead, PrefillShape, bind, decode_plan,
-        prefill_plan, routes::Splits,
+        DecodeShape, Head, Ids, ModelShape, Op, Plan, PrefillHead, PrefillShape, Products, WORKSPACE, bind,
+        decode_plan, prefill_plan, routes::Splits,
     },
 };
 use lily_model::{ModelConfig, config::Quantization};
@@ -264,8 +265,12 @@ fn plan_binds() {
 }
 
 fn prefill(tokens: usize) -> Plan {
+    prefill_of(tokens, Products::F32)
+}
+
+fn prefill_of(tokens: usize, products: Products) -> Plan {
     let config = ModelConfig::qwen3_6_35b_a3b(4);
-    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4));
+    let model = ModelShape::from_quantization(&config, &Quantization::mlx_4bit(4)).with_products(products);
     let shape = PrefillShape { tokens, slots: 1, capacity: 8192, context: tokens, head: PrefillHead::Last };
     prefill_plan(&model, &shape)
 }
@@ -277,7 +282,11 @@ fn symbols(plan: &Plan, limits: &Limits) -> Vec<String> {
 #[test]
 fn kernels_of_a_chunk() {
     let plan = prefill(2048);
-    let of = |limits: &Limits, label: &str| route(&op(&plan, label), limits).map(|l| l.symbol);
+    let halves = prefill_of(2048, Products::F16);
+    let of = |limits: &Limits, label: &str| {
+        let plan = if limits.arch == HOPPER { &plan } else { &halves };
+        route(&op(plan, label), limits).map(|l| l.symbol)
+    };
     for (label, hopper, later) in [
         ("layers.0.gdn.in", "hopper_gemm_256", "native_gemm"),
         ("layers.0.gdn.out", "hopper_gemm_add_256", "native_gemm_add"),
@@ -353,12 +362,84 @@ fn kernels_that_go_together() {
     assert!(found.iter().all(|&at| plan.ops[at].kernel == "moe_blocks"));
 }
 
-/// Of the kernels whose arguments are f32 only the chunk's GDN computes with halves.
+/// Of the kernels whose arguments are f32 only the chunk's GDN and Hopper's attention compute with halves.
 #[test]
 fn precision_of_kernels() {
     let coarse: Vec<&str> = native::symbols(90).filter(|s| precision(s) == Precision::F16).collect();
-    assert_eq!(coarse, ["native_gdn_convolve", "native_gdn_factors", "native_gdn_scan"]);
+    let gdn = ["native_gdn_convolve", "native_gdn_factors", "native_gdn_scan"];
+    assert_eq!(coarse, [&gdn[..], &["hopper_attention_prefill"]].concat());
     assert_eq!(precision("gdn_scan"), Precision::F32);
+}
+
+/// Rows that are halves are for GPUs without Hopper's kernels, f32 rows for those with.
+#[test]
+fn rows_of_a_chunk() {
+    let halves = prefill_of(2048, Products::F16);
+    for o in &halves.ops {
+        let symbol = route(o, &H200).map_or("", |l| l.symbol);
+        assert!(!symbol.starts_with("hopper_"), "{}: {symbol}", o.label);
+    }
+    for o in &prefill(2048).ops {
+        let later = route(o, &Limits { arch: 120, ..H200 }).map_or("", |l| l.symbol);
+        assert!(!later.starts_with("hopper_") && !later.contains("gemm"), "{}: {later}", o.label);
+    }
+}
+
+/// What products and attention of a chunk want of memory, and which of them find it as they want it.
+#[test]
+fn workspace_of_a_chunk() {
+    let plan = prefill(2048);
+    let order: Vec<usize> = plan.levels.iter().flatten().copied().collect();
+    let needs: Vec<Option<Need>> = order
+        .iter()
+        .map(|&i| route(&plan.ops[i], &H200).and_then(|l| Need::of(&plan.ops[i], l.symbol)))
+        .collect();
+    let need = |label: &str| {
+        needs[order.iter().position(|&i| plan.ops[i].label == label).expect("an op")].expect("a need")
+    };
+    let workspace = Workspace::of(needs.iter().flatten().copied());
+    let all = workspace.places.iter().sum();
+    let workspace = Workspace { address: 1 << 20, bytes: all, ..workspace };
+    // Two halves a value, and 8 KiB of sums and factors for 128 rows of 512 columns.
+    let rows = |n: u64, cols: u64| n * cols * 4 + n / 128 * (cols / 512) * 8192;
+    for (label, want) in [
+        ("layers.0.gdn.in", rows(2048, 2048)),
+        ("layers.0.gdn.out", rows(2048, 4096)),
+        ("layers.3.attention.out", rows(2048, 4096)),
+        ("layers.0.experts.gate_up", rows(2048, 2048)),
+        ("layers.0.experts.shared_gate_up", rows(2048, 2048)),
+        ("layers.0.experts.down", rows(2048 * 8, 512)),
+        ("layers.0.experts.shared_down", rows(2048, 512)),
+        // Two KV heads, keys and values, 8,192 positions of 512 bytes.
+        ("layers.3.attention.flash", 2 * 2 * 8192 * 512),
+    ] {
+        assert_eq!(need(label).bytes(), want, "{label}");
+        let [a, b] = need(label).places(workspace).expect("room");
+        assert!(b > a && b < a + want && a % 256 == 0 && b % 256 == 0, "{label}");
+        // Two places, of which the second is kept from what the others write.
+        let (from, end) =
+            if label.ends_with("gate_up") { (workspace.places[0], all) } else { (0, workspace.places[0]) };
+        assert!(a >= (1 << 20) + from && a + want <= (1 << 20) + end, "{label}");
+        let short = Workspace { bytes: a - (1 << 20) + want - 1, ..workspace };
+        assert!(need(label).places(short).is_none(), "{label}");
+    }
+    // The two products of the experts' inputs want the same, and no other two.
+    let held = workspace::held(&plan, &order, &needs);
+    let labels: Vec<&str> = held.iter().map(|&at| plan.ops[order[at]].label.as_str()).collect();
+    let pairs = labels.iter().filter(|l| l.ends_with("gate_up")).count();
+    assert_eq!((labels.len(), pairs), (4, 4), "{labels:?}");
+    // Unless something writes the inputs between them.
+    let mut spoiled = plan.clone();
+    let normed =
+        spoiled.ops.iter().find(|o| o.label == "layers.0.experts.norm").expect("an op").writes.clone();
+    let blocks = spoiled.ops.iter().position(|o| o.label == "layers.0.experts.blocks").expect("an op");
+    spoiled.ops[blocks].writes.extend(normed);
+    assert_eq!(workspace::held(&spoiled, &order, &needs).len(), 3);
+    // Memory of one's own is one more buffer, which no op names.
+    let with = plan.clone().with_workspace(77);
+    assert_eq!(with.buffers.len(), plan.buffers.len() + 1);
+    assert_eq!(with.buffer(WORKSPACE).map(|b| with.spec(b).bytes), Some(77));
+    assert_eq!(plan.clone().with_workspace(0), plan);
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl<D: Driver> MetalDevice<D> {
                 largest_buffer: d.largest_buffer,
                 unified: d.unified,
                 tensor_ops: d.tensor_ops,
+                split_products: false,
             },
             page: d.page,
             under_way: VecDeque::new(),
