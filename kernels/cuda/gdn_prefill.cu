@@ -1,37 +1,56 @@
 // Gated DeltaNet over a chunk of tokens (gdn_prefill.metal, which has the formulas), 64 tokens a step, on the tensor cores.
 //
-// Queries and keys are rounded to halves once, behind the convolution, so that every use sees the same ones; what goes
-// into the state is split into two halves (22 bits), sums and state are f32. State, values and sums are times GDN_UNIT here:
-// outputs are normed behind the scan, so heads of small values count as much as others, and two halves of a value of
-// 1e-5 then still have 12 bits; the largest is 4,094. Everything is linear in them, so nothing else knows of it.
+// Every operand is two halves, what a float is rounded to and what that lacks, 22 bits in all, and of a product of two such
+// all but the product of the two rests is taken (2^-24); sums and state are f32. So outputs and state are as good as with f32
+// operands, to some 1e-6. What keeps both halves in their range (below 6e-5 a half has an absolute error of 3e-8):
+//   queries, keys     of length 1 (queries are divided by sqrt(GDN_DIM) where outputs are stored), times GDN_LENGTH
+//   (I + A)^-1        1 on the diagonal, elsewhere not above 1: what comes of one write in the delta rule only shrinks
+//   P                 times GDN_LENGTH, not above that
+//   state, values     times a power of two that each warp of the scan chooses for itself, from what it holds and step by
+//                     step, so they may be of any size; outputs are normed behind the scan, and heads of small values count
 // `u` and `factors` have a layout of their own, so the three kernels that know it run together or not at all. Chunks have
 // room for a multiple of 64 tokens.
 #define GDN_STEP 64
-#define GDN_UNIT 16.0f
-#define GDN_ROW (GDN_DIM * 2)                   // bytes of a query or key
-#define GDN_TILE (GDN_STEP * GDN_ROW)           // a step's queries or keys of one head
+#define GDN_LENGTH 16.0f
+#define GDN_ROW (GDN_DIM * 2)                   // bytes of a half of a query or key
+#define GDN_TILE (GDN_STEP * GDN_ROW)           // a step's queries or keys of one head, one of the halves
 #define GDN_PART (GDN_STEP * GDN_VALUES * 4)    // a step's values of a quarter of a head
-// Of a step and value head: T, what it lacks, P: ten blocks of 16 x 16 on and below the diagonal; exp G and exp(G_last - G).
+// `factors`: of a step and value head four triangles of ten blocks of 16 x 16 on and below the diagonal: (I + A)^-1, what it
+// lacks, P, what it lacks. A block is four matrices of 8 x 8, of which the second is zero on the diagonal: the first two
+// triangles have the tables below in these places instead, because the buffer, as large as gdn_prefill.metal's for two steps
+// of 32, has no other room.
 #define GDN_BLOCKS 10
 #define GDN_TRIANGLE (GDN_BLOCKS * 512)
-#define GDN_FACTOR_BYTES (3 * GDN_TRIANGLE + 2 * GDN_STEP * 4)
-#define GDN_FACTOR_PITCH (2 * (2 * 32 * 32 + 2 * 4 * 64) * 4)  // as much as gdn_prefill.metal has for two steps of 32
+#define GDN_FACTOR_BYTES (4 * GDN_TRIANGLE)
+#define GDN_TABLE_OLD 0    // exp G: what is left of the old state
+#define GDN_TABLE_SEEN 1   // beta exp G / GDN_LENGTH
+#define GDN_TABLE_BETA 2   // beta
+#define GDN_TABLE_KEPT 3   // exp(G_last - G) / GDN_LENGTH
+// Where in a step's factors the values of a table for tokens 32 `half` to 32 `half` + 31 are.
+DEVICE u32 gdn_table(u32 table, u32 half) {
+  u32 diagonal = (2 * table + half) % 4;
+  return table / 2 * GDN_TRIANGLE + diagonal * (diagonal + 3) / 2 * 512 + 128;
+}
 
-// `u`: per step, of each key head queries, then keys [64 tokens, 128] halves, piece p (16 bytes) of token r at p ^ (r % 8);
-// then of each value head and quarter [32 values, 64 tokens] f32 times GDN_UNIT, tokens 2 p and 2 p + 1 of value v at
-// p ^ (4 (v % 8)).
+// `u`: per step, of each key head queries, what they lack, and so of each the keys: [64 tokens, 128] halves, piece p
+// (16 bytes) of token r at p ^ (r % 8); then of each value head and quarter [32 values, 64 tokens] f32, tokens 2 p and
+// 2 p + 1 of value v at p ^ (4 (v % 8)). Together channels * 4 bytes a token, as much as there is.
 struct GdnTiles {
   u8* start;
   u32 key_heads;
-  __device__ __forceinline__ u8* queries(u32 head) const { return start + head * GDN_TILE; }
-  __device__ __forceinline__ u8* keys(u32 head) const { return start + (key_heads + head) * GDN_TILE; }
-  __device__ __forceinline__ u8* values(u32 head, u32 part) const { return start + 2 * key_heads * GDN_TILE + (head * GDN_PARTS + part) * GDN_PART; }
+  __device__ __forceinline__ u8* queries(u32 head) const { return start + head * (2 * GDN_TILE); }
+  __device__ __forceinline__ u8* keys(u32 head) const { return start + (key_heads + head) * (2 * GDN_TILE); }
+  __device__ __forceinline__ u8* values(u32 head, u32 part) const {
+    return start + 4 * key_heads * GDN_TILE + (head * GDN_PARTS + part) * GDN_PART;
+  }
 };
 DEVICE GdnTiles gdn_tiles(void* u, u32 step, u32 key_heads, u32 channels) {
   GdnTiles t = {(u8*)u + (u64)step * GDN_STEP * channels * 4, key_heads};
   return t;
 }
 
+// Arrives at a barrier of some of the block's warps, at which others wait (`sync_some`), and goes on.
+DEVICE void gdn_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 // What earlier kernels stored is seen by the copy engine.
 DEVICE void copy_engine_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
@@ -71,14 +90,16 @@ extern "C" __global__ void __launch_bounds__(128)
   GdnTiles tiles = gdn_tiles(a.u, blockIdx.y / 2, key_heads, channels);
   u32 row0 = blockIdx.y % 2 * 32 + warp * 8;
   if (blockIdx.x < 2 * key_heads) {
-    float scale = blockIdx.x < key_heads ? rsqrtf((float)GDN_DIM) : 1.0f;
     u8* tile = blockIdx.x < key_heads ? tiles.queries(blockIdx.x) : tiles.keys(blockIdx.x - key_heads);
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
-      float f = rsqrtf(warp_sum(dot(y[i], y[i])) + 1e-6f) * scale;
+      float f = rsqrtf(warp_sum(dot(y[i], y[i])) + 1e-6f) * GDN_LENGTH;
+      float4 v = make_float4(y[i].x * f, y[i].y * f, y[i].z * f, y[i].w * f);
+      uint2 high = make_uint2(pack_halves(v.x, v.y), pack_halves(v.z, v.w));
       // A tile's row r has r % 8 = i: row0 is a multiple of 8.
-      *(uint2*)(tile + (row0 + i) * GDN_ROW + (lane / 2 ^ i) * 16 + lane % 2 * 8) =
-          make_uint2(pack_halves(y[i].x * f, y[i].y * f), pack_halves(y[i].z * f, y[i].w * f));
+      u8* to = tile + (row0 + i) * GDN_ROW + (lane / 2 ^ i) * 16 + lane % 2 * 8;
+      *(uint2*)to = high;
+      *(uint2*)(to + GDN_TILE) = make_uint2(pack_rest_halves(v.x, v.y, high.x), pack_rest_halves(v.z, v.w, high.y));
     }
   } else {
     u8* tile = tiles.values(blockIdx.x - 2 * key_heads, lane / 8);
@@ -88,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(128)
       float4* to = (float4*)(tile + value * (GDN_STEP * 4) + ((row0 / 2) ^ (value % 8 * 4)) * 8);
       float v[8];
 #pragma unroll
-      for (u32 i = 0; i < 8; i++) v[i] = (c == 0 ? y[i].x : c == 1 ? y[i].y : c == 2 ? y[i].z : y[i].w) * GDN_UNIT;
+      for (u32 i = 0; i < 8; i++) v[i] = c == 0 ? y[i].x : c == 1 ? y[i].y : c == 2 ? y[i].z : y[i].w;
       to[0] = make_float4(v[0], v[1], v[2], v[3]);
       to[1] = make_float4(v[4], v[5], v[6], v[7]);
     }
@@ -106,20 +127,32 @@ DEVICE u32 gdn_columns(u32 tile, u32 row, u32 piece, u32 lane) {
   return tile + r * GDN_ROW + ((piece + lane / 8 % 2) ^ (r & 7)) * 16;
 }
 
+// Two neighbouring tiles of eight columns of sums, of the same 16 rows of a product of first operand `high` + `low` with
+// the second operand `b` + `rest`.
+DEVICE void gdn_mma(float (&p)[4], float (&q)[4], const uint4& high, const uint4& low, const uint4& b, const uint4& rest) {
+  mma_half(p, high, b.x, b.y);
+  mma_half(q, high, b.z, b.w);
+  mma_half(p, low, b.x, b.y);
+  mma_half(q, low, b.z, b.w);
+  mma_half(p, high, rest.x, rest.y);
+  mma_half(q, high, rest.z, rest.w);
+}
+
 #define GDN_PITCH 68  // floats
-#define GDN_FACTORS_SHARED (2 * GDN_TILE + 2 * GDN_STEP * GDN_PITCH * 4 + 4 * 16 * 20 * 4 + 3 * GDN_STEP * 4 + 16)
+// Decays, A and products take the place of queries and keys.
+#define GDN_FACTORS_SHARED (4 * GDN_TILE + 2 * GDN_STEP * 4 + 16)
 
 // Everything of a step that does not need the state; and the last inputs into the ring. Grid: (steps, value_heads); 128 threads.
 extern "C" __global__ void __launch_bounds__(128)
     native_gdn_factors(const __grid_constant__ GdnFactorsArgs a, const __grid_constant__ GdnLaunch l) {
   extern __shared__ __align__(128) u8 shared[];
-  u8 *queries = shared, *keys = shared + GDN_TILE;
-  float* decays = (float*)(shared + 2 * GDN_TILE);   // [64][68]; in the end the inverse
+  u8 *queries = shared, *keys = shared + 2 * GDN_TILE;
+  float* decays = (float*)shared;                    // [64][68]; in the end the inverse
   float* lower = decays + GDN_STEP * GDN_PITCH;      // A
   float* products = lower + GDN_STEP * GDN_PITCH;    // [4 warps][16][20]
-  float* logs = products + 4 * 16 * 20;              // log decays
+  float* logs = (float*)(shared + 4 * GDN_TILE);     // log decays
   float* betas = logs + GDN_STEP;
-  u64* full = (u64*)(betas + 2 * GDN_STEP);
+  u64* full = (u64*)(betas + GDN_STEP);
   grid_enter(l.step);
   const Chunk* chunk = (const Chunk*)a.chunk;
   u32 tokens = loadu(&chunk->tokens), first = blockIdx.x * GDN_STEP, head = blockIdx.y;
@@ -132,9 +165,9 @@ extern "C" __global__ void __launch_bounds__(128)
     barrier_init(full, 1);
     barrier_fence();
     copy_engine_fence();
-    barrier_expect(full, 2 * GDN_TILE);
-    bulk_load(queries, tiles.queries(key_head), GDN_TILE, full);
-    bulk_load(keys, tiles.keys(key_head), GDN_TILE, full);
+    barrier_expect(full, 4 * GDN_TILE);
+    bulk_load(queries, tiles.queries(key_head), 2 * GDN_TILE, full);
+    bulk_load(keys, tiles.keys(key_head), 2 * GDN_TILE, full);
   }
   if (tid < GDN_STEP) {
     float decay = 0.0f, beta = 0.0f;
@@ -147,26 +180,7 @@ extern "C" __global__ void __launch_bounds__(128)
     betas[tid] = beta;
   }
   __syncthreads();
-  u8* out = (u8*)a.factors + ((u64)blockIdx.x * value_heads + head) * GDN_FACTOR_PITCH;
-  float* exponents = (float*)(out + 3 * GDN_TRIANGLE);
-  {
-    // exp of the sum of log decays behind token j up to token i. Not as the difference of two sums from the start: behind a
-    // token that forgets almost everything those are large, and their difference has lost its digits.
-    u32 j = tid % GDN_STEP, from = tid / GDN_STEP * (GDN_STEP / 2);
-    float sum = 0.0f;
-    for (u32 i = 0; i < from; i++) sum += i > j ? logs[i] : 0.0f;
-    for (u32 i = from; i < from + GDN_STEP / 2; i++) {
-      sum += i > j ? logs[i] : 0.0f;
-      decays[i * GDN_PITCH + j] = i >= j ? __expf(sum) : 0.0f;
-    }
-    if (from) {
-      exponents[GDN_STEP + j] = __expf(sum);
-    } else {
-      sum = 0.0f;
-      for (u32 i = 0; i <= j; i++) sum += logs[i];
-      exponents[j] = __expf(sum);
-    }
-  }
+  u8* out = (u8*)a.factors + ((u64)blockIdx.x * value_heads + head) * GDN_FACTOR_BYTES;
   // k k^T and q k^T on and below the diagonal, 16 rows a warp.
   barrier_wait(full, 0);
   u32 q_at = shared_address(queries), k_at = shared_address(keys);
@@ -177,15 +191,39 @@ extern "C" __global__ void __launch_bounds__(128)
     for (u32 e = 0; e < 4; e++) kk[n][e] = qk[n][e] = 0.0f;
 #pragma unroll
   for (u32 k = 0; k < GDN_DIM / 16; k++) {
-    uint4 rows_k = load_matrices(gdn_rows(k_at, 16 * warp, 2 * k, lane)), rows_q = load_matrices(gdn_rows(q_at, 16 * warp, 2 * k, lane));
+    u32 at = gdn_rows(0, 16 * warp, 2 * k, lane);
+    uint4 rows_k = load_matrices(k_at + at), rest_k = load_matrices(k_at + GDN_TILE + at);
+    uint4 rows_q = load_matrices(q_at + at), rest_q = load_matrices(q_at + GDN_TILE + at);
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       if (j > warp) continue;
-      uint4 b = load_matrices(gdn_columns(k_at, 16 * j, 2 * k, lane));
-      mma_half(kk[2 * j], rows_k, b.x, b.y);
-      mma_half(kk[2 * j + 1], rows_k, b.z, b.w);
-      mma_half(qk[2 * j], rows_q, b.x, b.y);
-      mma_half(qk[2 * j + 1], rows_q, b.z, b.w);
+      u32 columns = gdn_columns(k_at, 16 * j, 2 * k, lane);
+      uint4 b = load_matrices(columns), rest = load_matrices(columns + GDN_TILE);
+      gdn_mma(kk[2 * j], kk[2 * j + 1], rows_k, rest_k, b, rest);
+      gdn_mma(qk[2 * j], qk[2 * j + 1], rows_q, rest_q, b, rest);
+    }
+  }
+  __syncthreads();
+  {
+    // exp of the sum of log decays behind token j up to token i. Not as the difference of two sums from the start: behind a
+    // token that forgets almost everything those are large, and their difference has lost its digits.
+    u32 j = tid % GDN_STEP, from = tid / GDN_STEP * (GDN_STEP / 2);
+    float sum = 0.0f;
+    for (u32 i = 0; i < from; i++) sum += i > j ? logs[i] : 0.0f;
+    for (u32 i = from; i < from + GDN_STEP / 2; i++) {
+      sum += i > j ? logs[i] : 0.0f;
+      decays[i * GDN_PITCH + j] = i >= j ? expf(sum) : 0.0f;
+    }
+    auto table = [&](u32 which) -> float& { return *(float*)(out + gdn_table(which, j / 32) + j % 32 * 4); };
+    if (from) {
+      table(GDN_TABLE_KEPT) = expf(sum) * (1.0f / GDN_LENGTH);
+    } else {
+      sum = 0.0f;
+      for (u32 i = 0; i <= j; i++) sum += logs[i];
+      float old = expf(sum), beta = betas[j];
+      table(GDN_TABLE_OLD) = old;
+      table(GDN_TABLE_SEEN) = beta * old * (1.0f / GDN_LENGTH);
+      table(GDN_TABLE_BETA) = beta;
     }
   }
   __syncthreads();
@@ -196,11 +234,14 @@ extern "C" __global__ void __launch_bounds__(128)
     for (u32 h = 0; h < 2; h++) {
       u32 i = 16 * warp + 8 * h + g, j = 8 * n + 2 * t;
       float2 decay = *(const float2*)(decays + i * GDN_PITCH + j);
-      float2 v = make_float2(j < i ? betas[i] * decay.x * kk[n][2 * h] : 0.0f, j + 1 < i ? betas[i] * decay.y * kk[n][2 * h + 1] : 0.0f);
+      float f = betas[i] * (1.0f / (GDN_LENGTH * GDN_LENGTH));
+      float2 v = make_float2(j < i ? f * decay.x * kk[n][2 * h] : 0.0f, j + 1 < i ? f * decay.y * kk[n][2 * h + 1] : 0.0f);
       *(float2*)(lower + i * GDN_PITCH + j) = v;
-      u32 block = warp * (warp + 1) / 2 + n / 2;
-      *(u32*)(out + 2 * GDN_TRIANGLE + block * 512 + (2 * h + n % 2) * 128 + lane * 4) =
-          pack_halves(decay.x * qk[n][2 * h], decay.y * qk[n][2 * h + 1]);
+      u8* to = out + 2 * GDN_TRIANGLE + (warp * (warp + 1) / 2 + n / 2) * 512 + (2 * h + n % 2) * 128 + lane * 4;
+      float p0 = decay.x * qk[n][2 * h] * (1.0f / GDN_LENGTH), p1 = decay.y * qk[n][2 * h + 1] * (1.0f / GDN_LENGTH);
+      u32 high = pack_halves(p0, p1);
+      *(u32*)to = high;
+      *(u32*)(to + GDN_TRIANGLE) = pack_rest_halves(p0, p1, high);
     }
   }
   __syncthreads();
@@ -252,12 +293,12 @@ extern "C" __global__ void __launch_bounds__(128)
     }
   }
   __syncthreads();
-  // T = (I + A)^-1 diag(beta).
 #pragma unroll
   for (u32 n = 0; n < GDN_BLOCKS; n++) {
     u32 ib = n < 1 ? 0 : n < 3 ? 1 : n < 6 ? 2 : 3, jb = n - ib * (ib + 1) / 2, matrix = tid / 32;
+    if (ib == jb && matrix == 1) continue;
     u32 i = 16 * ib + matrix / 2 * 8 + g, j = 16 * jb + matrix % 2 * 8 + 2 * t;
-    float v0 = inverse[i * GDN_PITCH + j] * betas[j], v1 = inverse[i * GDN_PITCH + j + 1] * betas[j + 1];
+    float v0 = inverse[i * GDN_PITCH + j], v1 = inverse[i * GDN_PITCH + j + 1];
     u32 high = pack_halves(v0, v1);
     ((u32*)out)[n * 128 + tid] = high;
     ((u32*)(out + GDN_TRIANGLE))[n * 128 + tid] = pack_rest_halves(v0, v1, high);
@@ -284,17 +325,35 @@ extern "C" __global__ void __launch_bounds__(128)
 // brings what a step needs, a step ahead. All products are transposed: values down, tokens across, so that sums become
 // first operands without leaving their lane. Warps of the same values add up their halves once a step.
 // Grid: (4, value_heads); 160 threads.
-#define GDN_STAGE (2 * GDN_TILE + GDN_FACTOR_BYTES + GDN_PART)
-#define GDN_EXCHANGE (48 * 32 * 4)
-#define GDN_SCAN_SHARED (1024 + 2 * GDN_STAGE + 8 * GDN_EXCHANGE)
+#define GDN_STAGE (4 * GDN_TILE + GDN_FACTOR_BYTES + GDN_PART)
+#define GDN_EXCHANGE (48 * 32 * 4 + 16)  // of a warp: sums, and the power of two they are times
+#define GDN_SCAN_SHARED (1024 + 2 * GDN_STAGE + 4 * GDN_EXCHANGE)
 // Two neighbouring tiles of sums as a first operand, and what it lacks.
 DEVICE uint4 pack_tiles(const float (&p)[4], const float (&q)[4]) {
-  return make_uint4(pack_limited(p[0], p[1]), pack_limited(p[2], p[3]), pack_limited(q[0], q[1]), pack_limited(q[2], q[3]));
+  return make_uint4(pack_halves(p[0], p[1]), pack_halves(p[2], p[3]), pack_halves(q[0], q[1]), pack_halves(q[2], q[3]));
 }
 DEVICE uint4 pack_rest_tiles(const float (&p)[4], const float (&q)[4], const uint4& high) {
   return make_uint4(pack_rest_halves(p[0], p[1], high.x), pack_rest_halves(p[2], p[3], high.y),
                     pack_rest_halves(q[0], q[1], high.z), pack_rest_halves(q[2], q[3], high.w));
 }
+// The largest magnitude that a warp has.
+DEVICE float gdn_largest(const float (&v)[8][4]) {
+  float most[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (u32 n = 0; n < 8; n++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) most[e] = fmaxf(most[e], fabsf(v[n][e]));
+  // Floats without a sign are in the order of their bits.
+  return __uint_as_float(__reduce_max_sync(ALL, __float_as_uint(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])))));
+}
+// What is multiplied is at least GDN_LEAST, which leaves the largest 24 bits, and below GDN_MOST: what the delta rule writes in a
+// step is at most 65 times the largest of what it wants to, and a half ends at 65,504.
+#define GDN_LEAST 1.0f
+#define GDN_MOST 512.0f
+// The power of two, not beyond 2^60, that brings a magnitude to 128 to 256; and the inverse of a power of two.
+DEVICE float gdn_power(float most) { return __uint_as_float(min(261 - min(__float_as_uint(most) >> 23, 194u), 187u) << 23); }
+DEVICE float gdn_inverse(float power) { return __uint_as_float((254u << 23) - __float_as_uint(power)); }
+
 extern "C" __global__ void __launch_bounds__(160, 1)
     native_gdn_scan(const __grid_constant__ GdnScanArgs a, const __grid_constant__ GdnLaunch l) {
   extern __shared__ __align__(128) u8 shared[];
@@ -323,10 +382,10 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       GdnTiles tiles = gdn_tiles(a.u, s, key_heads, channels);
       barrier_wait(empty + s % 2, s / 2 % 2 ^ 1);
       barrier_expect(b, GDN_STAGE);
-      bulk_load(to, tiles.keys(key_head), GDN_TILE, b);
-      bulk_load(to + GDN_TILE, tiles.queries(key_head), GDN_TILE, b);
-      bulk_load(to + 2 * GDN_TILE, (const u8*)a.factors + ((u64)s * value_heads + head) * GDN_FACTOR_PITCH, GDN_FACTOR_BYTES, b);
-      bulk_load(to + 2 * GDN_TILE + GDN_FACTOR_BYTES, tiles.values(head, part), GDN_PART, b);
+      bulk_load(to, tiles.keys(key_head), 2 * GDN_TILE, b);
+      bulk_load(to + 2 * GDN_TILE, tiles.queries(key_head), 2 * GDN_TILE, b);
+      bulk_load(to + 4 * GDN_TILE, (const u8*)a.factors + ((u64)s * value_heads + head) * GDN_FACTOR_BYTES, GDN_FACTOR_BYTES, b);
+      bulk_load(to + 4 * GDN_TILE + GDN_FACTOR_BYTES, tiles.values(head, part), GDN_PART, b);
     }
     return;
   }
@@ -338,14 +397,24 @@ extern "C" __global__ void __launch_bounds__(160, 1)
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
       float2 v = __ldcg((const float2*)(own + 8 * h * GDN_DIM + 8 * n));
-      s[n][2 * h] = v.x * GDN_UNIT;
-      s[n][2 * h + 1] = v.y * GDN_UNIT;
+      s[n][2 * h] = v.x;
+      s[n][2 * h + 1] = v.y;
     }
+  float unit = 1.0f;  // what this warp's state is times
   for (u32 step = 0; step < steps; step++) {
     u8* stage = ring + step % 2 * GDN_STAGE;
-    u32 k_at = shared_address(stage), q_at = k_at + GDN_TILE, t_at = k_at + 2 * GDN_TILE, p_at = t_at + 2 * GDN_TRIANGLE;
-    const float* decay = (const float*)(stage + 2 * GDN_TILE + 3 * GDN_TRIANGLE);
-    const u8* values = stage + 2 * GDN_TILE + GDN_FACTOR_BYTES;
+    u32 k_at = shared_address(stage), q_at = k_at + 2 * GDN_TILE, t_at = k_at + 4 * GDN_TILE, p_at = t_at + 2 * GDN_TRIANGLE;
+    const u8 *factors = stage + 4 * GDN_TILE, *values = factors + GDN_FACTOR_BYTES;
+    auto table = [&](u32 which, u32 n) { return *(const float2*)(factors + gdn_table(which, n / 4) + n % 4 * 32 + t * 8); };
+    float most = gdn_largest(s);
+    if (!(most >= GDN_LEAST && most < GDN_MOST)) {
+      float to = gdn_power(most * gdn_inverse(unit)), f = to * gdn_inverse(unit);
+      unit = to;
+#pragma unroll
+      for (u32 n = 0; n < 8; n++)
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) s[n][e] *= f;
+    }
     barrier_wait(full + step % 2, step / 2 % 2);
     // x = S K^T and o = S Q^T over this warp's keys.
     float x[8][4], o[8][4];
@@ -358,21 +427,19 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       uint4 high = pack_tiles(s[2 * j], s[2 * j + 1]), low = pack_rest_tiles(s[2 * j], s[2 * j + 1], high);
 #pragma unroll
       for (u32 n = 0; n < 4; n++) {
-        uint4 k = load_matrices(gdn_columns(k_at, 16 * n, half * 8 + 2 * j, lane));
-        uint4 q = load_matrices(gdn_columns(q_at, 16 * n, half * 8 + 2 * j, lane));
-        mma_half(x[2 * n], high, k.x, k.y);
-        mma_half(x[2 * n + 1], high, k.z, k.w);
-        mma_half(o[2 * n], high, q.x, q.y);
-        mma_half(o[2 * n + 1], high, q.z, q.w);
-        mma_half(x[2 * n], low, k.x, k.y);
-        mma_half(x[2 * n + 1], low, k.z, k.w);
-        mma_half(o[2 * n], low, q.x, q.y);
-        mma_half(o[2 * n + 1], low, q.z, q.w);
+        u32 at = gdn_columns(0, 16 * n, half * 8 + 2 * j, lane);
+        uint4 k = load_matrices(k_at + at), rest_k = load_matrices(k_at + GDN_TILE + at);
+        uint4 q = load_matrices(q_at + at), rest_q = load_matrices(q_at + GDN_TILE + at);
+        gdn_mma(x[2 * n], x[2 * n + 1], high, low, k, rest_k);
+        gdn_mma(o[2 * n], o[2 * n + 1], high, low, q, rest_q);
       }
     }
-    // The other half's: of x all; of o, each warp takes the tokens of its own half.
-    float4* give = (float4*)(exchange + (step % 2 * 4 + warp) * GDN_EXCHANGE) + lane;
-    const float4* take = (const float4*)(exchange + (step % 2 * 4 + (warp ^ 1)) * GDN_EXCHANGE) + lane;
+    // The other half's: of x all; of o, each warp takes the tokens of its own half. A warp writes when the other one has read
+    // what it wrote in the step before.
+    u8 *from = exchange + (warp ^ 1) * GDN_EXCHANGE, *to = exchange + warp * GDN_EXCHANGE;
+    float4* give = (float4*)to + lane;
+    const float4* take = (const float4*)from + lane;
+    if (step) sync_some(3 + warp, 64);
     float mine[4][4];
 #pragma unroll
     for (u32 n = 0; n < 8; n++) give[32 * n] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
@@ -386,29 +453,51 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       }
       give[32 * (8 + n)] = make_float4(other[0], other[1], other[2], other[3]);
     }
+    if (lane == 0) *(float*)(to + 48 * 32 * 4) = unit;
+    __syncwarp();
     sync_some(1 + warp / 2, 64);
-    // y = V - diag(exp G) K S^T.
+    float ratio = unit * gdn_inverse(*(const float*)(from + 48 * 32 * 4));
+    // y = diag(beta) (V - diag(exp G) K S^T).
 #pragma unroll
     for (u32 n = 0; n < 8; n++) {
       float4 v = take[32 * n];
-      float2 f = *(const float2*)(decay + 8 * n + 2 * t);
+      float2 f = table(GDN_TABLE_SEEN, n), beta = table(GDN_TABLE_BETA, n);
+      beta.x *= unit;
+      beta.y *= unit;
       const u8* at = values + row * (GDN_STEP * 4) + ((4 * n + t) ^ (4 * g)) * 8;
       float2 v0 = *(const float2*)at, v1 = *(const float2*)(at + 8 * GDN_STEP * 4);
-      x[n][0] = v0.x - f.x * (x[n][0] + v.x);
-      x[n][1] = v0.y - f.y * (x[n][1] + v.y);
-      x[n][2] = v1.x - f.x * (x[n][2] + v.z);
-      x[n][3] = v1.y - f.y * (x[n][3] + v.w);
+      x[n][0] = beta.x * v0.x - f.x * fmaf(v.x, ratio, x[n][0]);
+      x[n][1] = beta.y * v0.y - f.y * fmaf(v.y, ratio, x[n][1]);
+      x[n][2] = beta.x * v1.x - f.x * fmaf(v.z, ratio, x[n][2]);
+      x[n][3] = beta.y * v1.y - f.y * fmaf(v.w, ratio, x[n][3]);
     }
 #pragma unroll
     for (u32 n = 0; n < 4; n++) {
       float4 v = take[32 * (8 + n)];
-      float2 f = *(const float2*)(decay + half * 32 + 8 * n + 2 * t);
-      mine[n][0] = f.x * (mine[n][0] + v.x);
-      mine[n][1] = f.y * (mine[n][1] + v.y);
-      mine[n][2] = f.x * (mine[n][2] + v.z);
-      mine[n][3] = f.y * (mine[n][3] + v.w);
+      float2 f = *(const float2*)(factors + gdn_table(GDN_TABLE_OLD, half) + n * 32 + t * 8);
+      mine[n][0] = f.x * fmaf(v.x, ratio, mine[n][0]);
+      mine[n][1] = f.y * fmaf(v.y, ratio, mine[n][1]);
+      mine[n][2] = f.x * fmaf(v.z, ratio, mine[n][2]);
+      mine[n][3] = f.y * fmaf(v.w, ratio, mine[n][3]);
     }
-    // d = T y.
+    if (step + 1 < steps) gdn_arrive(3 + (warp ^ 1), 64);
+    float last = *(const float*)(factors + gdn_table(GDN_TABLE_OLD, 1) + 31 * 4);
+    // What is written may be far smaller than the state: where that is forgotten within the step, outputs are made of it.
+    most = gdn_largest(x);
+    if (!(most >= GDN_LEAST && most < GDN_MOST)) {
+      float to = gdn_power(most * gdn_inverse(unit)), f = to * gdn_inverse(unit);
+      unit = to;
+      last *= f;
+#pragma unroll
+      for (u32 n = 0; n < 8; n++)
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) x[n][e] *= f;
+#pragma unroll
+      for (u32 n = 0; n < 4; n++)
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) mine[n][e] *= f;
+    }
+    // d = (I + A)^-1 y.
     float d[8][4];
     uint4 high[4], low[4];
 #pragma unroll
@@ -424,40 +513,39 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       for (u32 j = 0; j <= i; j++) {
         u32 at = t_at + (i * (i + 1) / 2 + j) * 512 + lane * 16;
         uint4 b = load_matrices(at), rest = load_matrices(at + GDN_TRIANGLE);
-        mma_half(d[2 * i], high[j], b.x, b.y);
-        mma_half(d[2 * i + 1], high[j], b.z, b.w);
-        mma_half(d[2 * i], low[j], b.x, b.y);
-        mma_half(d[2 * i + 1], low[j], b.z, b.w);
-        mma_half(d[2 * i], high[j], rest.x, rest.y);
-        mma_half(d[2 * i + 1], high[j], rest.z, rest.w);
+        // A table is there.
+        if (i == j) b.y = rest.y = 0;
+        gdn_mma(d[2 * i], d[2 * i + 1], high[j], low[j], b, rest);
       }
     }
     // o += P d, of this warp's half of the tokens.
 #pragma unroll
-    for (u32 j = 0; j < 4; j++) high[j] = pack_tiles(d[2 * j], d[2 * j + 1]);
+    for (u32 j = 0; j < 4; j++) {
+      high[j] = pack_tiles(d[2 * j], d[2 * j + 1]);
+      low[j] = pack_rest_tiles(d[2 * j], d[2 * j + 1], high[j]);
+    }
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
       u32 ib = 2 * half + i;
 #pragma unroll
       for (u32 j = 0; j < 4; j++) {
         if (j > ib) continue;
-        uint4 b = load_matrices(p_at + (ib * (ib + 1) / 2 + j) * 512 + lane * 16);
-        mma_half(mine[2 * i], high[j], b.x, b.y);
-        mma_half(mine[2 * i + 1], high[j], b.z, b.w);
+        u32 at = p_at + (ib * (ib + 1) / 2 + j) * 512 + lane * 16;
+        gdn_mma(mine[2 * i], mine[2 * i + 1], high[j], low[j], load_matrices(at), load_matrices(at + GDN_TRIANGLE));
       }
     }
     float* out = (float*)a.o + (u64)(step * GDN_STEP + half * 32 + 2 * t) * value_width + head * GDN_DIM + part * GDN_VALUES + row;
+    float undo = gdn_inverse(unit) * (rsqrtf((float)GDN_DIM) / GDN_LENGTH);
 #pragma unroll
     for (u32 n = 0; n < 4; n++)
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) out[(u64)(8 * n + e % 2) * value_width + e / 2 * 8] = mine[n][e] * (1.0f / GDN_UNIT);
+      for (u32 e = 0; e < 4; e++) out[(u64)(8 * n + e % 2) * value_width + e / 2 * 8] = mine[n][e] * undo;
     // S <- exp(G_last) S + sum over tokens of exp(G_last - G) d k^T.
-    float last = decay[GDN_STEP - 1];
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
 #pragma unroll
       for (u32 n = 2 * j; n < 2 * j + 2; n++) {
-        float2 f = *(const float2*)(decay + GDN_STEP + 8 * n + 2 * t);
+        float2 f = table(GDN_TABLE_KEPT, n);
         d[n][0] *= f.x;
         d[n][1] *= f.y;
         d[n][2] *= f.x;
@@ -468,28 +556,28 @@ extern "C" __global__ void __launch_bounds__(160, 1)
     }
 #pragma unroll
     for (u32 n = 0; n < 4; n++) {
-#pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        s[2 * n][e] *= last;
-        s[2 * n + 1][e] *= last;
-      }
+      // Sums of their own: the tensor cores cut off what a sum of a large and small numbers has beyond 24 bits, and always
+      // towards zero, which over many steps would not average out in the state.
+      float p[4] = {0.0f, 0.0f, 0.0f, 0.0f}, q[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
       for (u32 j = 0; j < 4; j++) {
         // Rows of the tile are the product's depth here, so both operands' halves change places.
-        uint4 b = load_transposed(gdn_rows(k_at, 16 * j, half * 8 + 2 * n, lane));
-        mma_half(s[2 * n], high[j], b.x, b.y);
-        mma_half(s[2 * n + 1], high[j], b.z, b.w);
-        mma_half(s[2 * n], low[j], b.x, b.y);
-        mma_half(s[2 * n + 1], low[j], b.z, b.w);
+        u32 at = gdn_rows(k_at, 16 * j, half * 8 + 2 * n, lane);
+        gdn_mma(p, q, high[j], low[j], load_transposed(at), load_transposed(at + GDN_TILE));
+      }
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) {
+        s[2 * n][e] = fmaf(s[2 * n][e], last, p[e]);
+        s[2 * n + 1][e] = fmaf(s[2 * n + 1][e], last, q[e]);
       }
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + step % 2);
   }
+  float undo = gdn_inverse(unit);
 #pragma unroll
   for (u32 n = 0; n < 8; n++)
 #pragma unroll
-    for (u32 h = 0; h < 2; h++) 
-      *(float2*)(own + 8 * h * GDN_DIM + 8 * n) =
-          make_float2(s[n][2 * h] * (1.0f / GDN_UNIT), s[n][2 * h + 1] * (1.0f / GDN_UNIT));
+    for (u32 h = 0; h < 2; h++)
+      *(float2*)(own + 8 * h * GDN_DIM + 8 * n) = make_float2(s[n][2 * h] * undo, s[n][2 * h + 1] * undo);
 }

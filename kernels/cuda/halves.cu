@@ -4,7 +4,7 @@
 //   weights        times 2^8: 11 bits from 2.4e-7, the largest 127 in any case and 255 where scale and bias don't add up
 //   rows of a chunk  normed, or weighted means of such, or a gated product; what they add to the residual stream is of the
 //                  size of their products, so an absolute error of 3e-8 is none
-//   GDN            keys and queries are of length 1 and 0.09; values, state and sums are times 2^4 (gdn_prefill.cu)
+//   GDN            every operand in two halves, times powers of two that fit (gdn_prefill.cu)
 //   attention      queries and keys are normed, softmax weights times 2^15, values as they are
 // Finite values beyond the range become the largest half: a bounded error where an infinity would spoil a whole row.
 

@@ -94,8 +94,8 @@ pub(super) fn bytes(op: &Op, name: &str) -> Option<u64> {
 }
 
 /// Bytes of dynamic shared memory of native_gdn_factors and native_gdn_scan (gdn_prefill.cu).
-const GDN_FACTORS_SHARED: u32 = 2 * 16_384 + 2 * 64 * 68 * 4 + 4 * 16 * 20 * 4 + 3 * 64 * 4 + 16;
-const GDN_SCAN_SHARED: u32 = 1024 + 2 * (2 * 16_384 + 3 * 5120 + 512 + 8192) + 8 * 48 * 32 * 4;
+const GDN_FACTORS_SHARED: u32 = 4 * 16_384 + 2 * 64 * 4 + 16;
+const GDN_SCAN_SHARED: u32 = 1024 + 2 * (4 * 16_384 + 4 * 5120 + 8192) + 4 * (48 * 32 * 4 + 16);
 
 fn gdn(op: &Op) -> Option<Launch> {
     let (keys, values) = (scalar(op, "key_heads")?, scalar(op, "value_heads")?);
