@@ -55,12 +55,10 @@ pub fn route(op: &Op, limits: &Limits) -> Option<Launch> {
 /// A chunk's GDN, in order.
 const GDN: [&str; 3] = ["gdn_convolve", "gdn_factors", "gdn_scan"];
 
-/// What a kernel of f32 arguments computes with: queries, keys and factors of the native GDN are halves (gdn_prefill.cu), as
-/// are softmax weights of Hopper's attention. Inputs of the router and of Hopper's products are split in two halves, and other
-/// products' inputs are halves by their type.
+/// What a kernel of f32 arguments computes with: softmax weights of Hopper's attention are halves. What enters the router, the
+/// GDN and Hopper's products is split in two halves, and other products' inputs are halves by their type.
 pub fn precision(symbol: &str) -> Precision {
-    let gdn = symbol.starts_with("native_gdn_") && symbol != "native_gdn_step";
-    if gdn || symbol == "hopper_attention_prefill" { Precision::F16 } else { Precision::F32 }
+    if symbol == "hopper_attention_prefill" { Precision::F16 } else { Precision::F32 }
 }
 
 /// Kernels of the plan, by place in `symbols` (those of its ops in the order they run), that must not run because others
