@@ -306,10 +306,12 @@ pub fn check() -> Result<(), Box<dyn Error>> {
         let mut b = Prefill::new(layers, CudaOptions::default())?;
         let reference = b.one_by_one(if last { Head::Logits } else { Head::None })?;
         drop(b);
-        let mut medians = [0f64; 2];
+        let (mut medians, mut allowed) = ([0f64; 2], f64::NAN);
         for (which, native) in [false, true].into_iter().enumerate() {
             let options = CudaOptions { native, early: native, ..CudaOptions::default() };
             let mut b = Prefill::new(layers, options)?;
+            // The translated kernels' inputs are halves; what is split in two halves must be far nearer.
+            allowed = if b.device.facts().split_products { 0.25 } else { 1.25 };
             let found = b.at_once(if last { PrefillHead::All } else { PrefillHead::Last })?;
             drop(b);
             let e = errors(&found.residual, &reference.residual);
@@ -349,7 +351,7 @@ pub fn check() -> Result<(), Box<dyn Error>> {
             }
         }
         // NaN must fail.
-        good &= medians[1] <= 1.25 * medians[0];
+        good &= medians[1] <= allowed * medians[0];
     }
     if good { Ok(()) } else { Err("native prefill is further from decode than translated".into()) }
 }
