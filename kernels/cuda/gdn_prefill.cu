@@ -127,17 +127,6 @@ DEVICE u32 gdn_columns(u32 tile, u32 row, u32 piece, u32 lane) {
   return tile + r * GDN_ROW + ((piece + lane / 8 % 2) ^ (r & 7)) * 16;
 }
 
-// Two neighbouring tiles of eight columns of sums, of the same 16 rows of a product of first operand `high` + `low` with
-// the second operand `b` + `rest`.
-DEVICE void gdn_mma(float (&p)[4], float (&q)[4], const uint4& high, const uint4& low, const uint4& b, const uint4& rest) {
-  mma_half(p, high, b.x, b.y);
-  mma_half(q, high, b.z, b.w);
-  mma_half(p, low, b.x, b.y);
-  mma_half(q, low, b.z, b.w);
-  mma_half(p, high, rest.x, rest.y);
-  mma_half(q, high, rest.z, rest.w);
-}
-
 #define GDN_PITCH 68  // floats
 // Decays, A and products take the place of queries and keys.
 #define GDN_FACTORS_SHARED (4 * GDN_TILE + 2 * GDN_STEP * 4 + 16)
@@ -181,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(128)
   }
   __syncthreads();
   u8* out = (u8*)a.factors + ((u64)blockIdx.x * value_heads + head) * GDN_FACTOR_BYTES;
-  // k k^T and q k^T on and below the diagonal, 16 rows a warp.
+  // k k^T and q k^T on and below the diagonal, 16 rows a warp, each product in three parts.
   barrier_wait(full, 0);
   u32 q_at = shared_address(queries), k_at = shared_address(keys);
   float kk[8][4], qk[8][4];
@@ -199,8 +188,15 @@ extern "C" __global__ void __launch_bounds__(128)
       if (j > warp) continue;
       u32 columns = gdn_columns(k_at, 16 * j, 2 * k, lane);
       uint4 b = load_matrices(columns), rest = load_matrices(columns + GDN_TILE);
-      gdn_mma(kk[2 * j], kk[2 * j + 1], rows_k, rest_k, b, rest);
-      gdn_mma(qk[2 * j], qk[2 * j + 1], rows_q, rest_q, b, rest);
+      auto multiply = [&](const uint4& k, const uint4& q, const uint4& columns) {
+        mma_half(kk[2 * j], k, columns.x, columns.y);
+        mma_half(kk[2 * j + 1], k, columns.z, columns.w);
+        mma_half(qk[2 * j], q, columns.x, columns.y);
+        mma_half(qk[2 * j + 1], q, columns.z, columns.w);
+      };
+      multiply(rows_k, rows_q, b);
+      multiply(rest_k, rest_q, b);
+      multiply(rows_k, rows_q, rest);
     }
   }
   __syncthreads();
@@ -336,6 +332,37 @@ DEVICE uint4 pack_rest_tiles(const float (&p)[4], const float (&q)[4], const uin
   return make_uint4(pack_rest_halves(p[0], p[1], high.x), pack_rest_halves(p[2], p[3], high.y),
                     pack_rest_halves(q[0], q[1], high.z), pack_rest_halves(q[2], q[3], high.w));
 }
+// 16 rows of N pairs of neighbouring tiles of eight columns of sums: first operand high + low, second operands b + rest. All
+// sums in turn, because a product waits for the one before that has the same sum.
+template <u32 N>
+DEVICE void gdn_mma(float (*sums)[4], const uint4& high, const uint4& low, const uint4 (&b)[N], const uint4 (&rest)[N]) {
+#pragma unroll
+  for (u32 part = 0; part < 3; part++)
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+      const uint4 &first = part == 1 ? low : high, &second = part == 2 ? rest[n] : b[n];
+      mma_half(sums[2 * n], first, second.x, second.y);
+      mma_half(sums[2 * n + 1], first, second.z, second.w);
+    }
+}
+// d += of a triangle, at this lane's place in it, times y, from column of blocks J on.
+template <u32 J> DEVICE void gdn_triangle(float (&d)[8][4], const uint4 (&high)[4], const uint4 (&low)[4], u32 at) {
+  uint4 b[4 - J], rest[4 - J];
+#pragma unroll
+  for (u32 i = J; i < 4; i++) {
+    b[i - J] = load_matrices(at + (i * (i + 1) / 2 + J) * 512);
+    rest[i - J] = load_matrices(at + (i * (i + 1) / 2 + J) * 512 + GDN_TRIANGLE);
+  }
+  b[0].y = rest[0].y = 0;  // a table is there
+  gdn_mma(d + 2 * J, high[J], low[J], b, rest);
+  if constexpr (J < 3) gdn_triangle<J + 1>(d, high, low, at);
+}
+template <u32 N> DEVICE void gdn_scale(float (&v)[N][4], float f) {
+#pragma unroll
+  for (u32 n = 0; n < N; n++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) v[n][e] *= f;
+}
 // The largest magnitude that a warp has.
 DEVICE float gdn_largest(const float (&v)[8][4]) {
   float most[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -346,8 +373,8 @@ DEVICE float gdn_largest(const float (&v)[8][4]) {
   // Floats without a sign are in the order of their bits.
   return __uint_as_float(__reduce_max_sync(ALL, __float_as_uint(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])))));
 }
-// What is multiplied is at least GDN_LEAST, which leaves the largest 24 bits, and below GDN_MOST: what the delta rule writes in a
-// step is at most 65 times the largest of what it wants to, and a half ends at 65,504.
+// What is multiplied is at least GDN_LEAST, which leaves the largest 24 bits, and below GDN_MOST: what the delta rule writes
+// in a step is at most 65 times the largest of what it wants to, and a half ends at 65,504.
 #define GDN_LEAST 1.0f
 #define GDN_MOST 512.0f
 // The power of two, not beyond 2^60, that brings a magnitude to 128 to 256; and the inverse of a power of two.
@@ -381,6 +408,7 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       u8* to = ring + s % 2 * GDN_STAGE;
       GdnTiles tiles = gdn_tiles(a.u, s, key_heads, channels);
       barrier_wait(empty + s % 2, s / 2 % 2 ^ 1);
+      copy_fence();
       barrier_expect(b, GDN_STAGE);
       bulk_load(to, tiles.keys(key_head), 2 * GDN_TILE, b);
       bulk_load(to + 2 * GDN_TILE, tiles.queries(key_head), 2 * GDN_TILE, b);
@@ -410,32 +438,32 @@ extern "C" __global__ void __launch_bounds__(160, 1)
     if (!(most >= GDN_LEAST && most < GDN_MOST)) {
       float to = gdn_power(most * gdn_inverse(unit)), f = to * gdn_inverse(unit);
       unit = to;
-#pragma unroll
-      for (u32 n = 0; n < 8; n++)
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) s[n][e] *= f;
+      gdn_scale(s, f);
     }
     barrier_wait(full + step % 2, step / 2 % 2);
     // x = S K^T and o = S Q^T over this warp's keys.
-    float x[8][4], o[8][4];
-#pragma unroll
-    for (u32 n = 0; n < 8; n++)
-#pragma unroll
-      for (u32 e = 0; e < 4; e++) x[n][e] = o[n][e] = 0.0f;
+    float x[8][4] = {}, o[8][4] = {};
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       uint4 high = pack_tiles(s[2 * j], s[2 * j + 1]), low = pack_rest_tiles(s[2 * j], s[2 * j + 1], high);
+      uint4 b[4], rest[4];
 #pragma unroll
       for (u32 n = 0; n < 4; n++) {
-        u32 at = gdn_columns(0, 16 * n, half * 8 + 2 * j, lane);
-        uint4 k = load_matrices(k_at + at), rest_k = load_matrices(k_at + GDN_TILE + at);
-        uint4 q = load_matrices(q_at + at), rest_q = load_matrices(q_at + GDN_TILE + at);
-        gdn_mma(x[2 * n], x[2 * n + 1], high, low, k, rest_k);
-        gdn_mma(o[2 * n], o[2 * n + 1], high, low, q, rest_q);
+        u32 at = gdn_columns(k_at, 16 * n, half * 8 + 2 * j, lane);
+        b[n] = load_matrices(at);
+        rest[n] = load_matrices(at + GDN_TILE);
       }
+      gdn_mma(x, high, low, b, rest);
+#pragma unroll
+      for (u32 n = 0; n < 4; n++) {
+        u32 at = gdn_columns(q_at, 16 * n, half * 8 + 2 * j, lane);
+        b[n] = load_matrices(at);
+        rest[n] = load_matrices(at + GDN_TILE);
+      }
+      gdn_mma(o, high, low, b, rest);
     }
-    // The other half's: of x all; of o, each warp takes the tokens of its own half. A warp writes when the other one has read
-    // what it wrote in the step before.
+    // The other half's: of x all; of o, each warp takes 32 tokens, the first and last sixteen or those between, for which P d
+    // is as much work. A warp writes when the other one has read what it wrote in the step before.
     u8 *from = exchange + (warp ^ 1) * GDN_EXCHANGE, *to = exchange + warp * GDN_EXCHANGE;
     float4* give = (float4*)to + lane;
     const float4* take = (const float4*)from + lane;
@@ -448,8 +476,8 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       float other[4];
 #pragma unroll
       for (u32 e = 0; e < 4; e++) {
-        mine[n][e] = half ? o[4 + n][e] : o[n][e];
-        other[e] = half ? o[n][e] : o[4 + n][e];
+        mine[n][e] = half ? o[2 + n][e] : o[n / 2 * 4 + n][e];
+        other[e] = half ? o[n / 2 * 4 + n][e] : o[2 + n][e];
       }
       give[32 * (8 + n)] = make_float4(other[0], other[1], other[2], other[3]);
     }
@@ -474,7 +502,8 @@ extern "C" __global__ void __launch_bounds__(160, 1)
 #pragma unroll
     for (u32 n = 0; n < 4; n++) {
       float4 v = take[32 * (8 + n)];
-      float2 f = *(const float2*)(factors + gdn_table(GDN_TABLE_OLD, half) + n * 32 + t * 8);
+      u32 block = half ? 1 + n / 2 : 3 * (n / 2);
+      float2 f = *(const float2*)(factors + gdn_table(GDN_TABLE_OLD, block / 2) + (block % 2 * 2 + n % 2) * 32 + t * 8);
       mine[n][0] = f.x * fmaf(v.x, ratio, mine[n][0]);
       mine[n][1] = f.y * fmaf(v.y, ratio, mine[n][1]);
       mine[n][2] = f.x * fmaf(v.z, ratio, mine[n][2]);
@@ -488,58 +517,45 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       float to = gdn_power(most * gdn_inverse(unit)), f = to * gdn_inverse(unit);
       unit = to;
       last *= f;
-#pragma unroll
-      for (u32 n = 0; n < 8; n++)
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) x[n][e] *= f;
-#pragma unroll
-      for (u32 n = 0; n < 4; n++)
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) mine[n][e] *= f;
+      gdn_scale(x, f);
+      gdn_scale(mine, f);
     }
     // d = (I + A)^-1 y.
-    float d[8][4];
+    float d[8][4] = {};
     uint4 high[4], low[4];
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       high[j] = pack_tiles(x[2 * j], x[2 * j + 1]);
       low[j] = pack_rest_tiles(x[2 * j], x[2 * j + 1], high[j]);
     }
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-#pragma unroll
-      for (u32 e = 0; e < 4; e++) d[2 * i][e] = d[2 * i + 1][e] = 0.0f;
-#pragma unroll
-      for (u32 j = 0; j <= i; j++) {
-        u32 at = t_at + (i * (i + 1) / 2 + j) * 512 + lane * 16;
-        uint4 b = load_matrices(at), rest = load_matrices(at + GDN_TRIANGLE);
-        // A table is there.
-        if (i == j) b.y = rest.y = 0;
-        gdn_mma(d[2 * i], d[2 * i + 1], high[j], low[j], b, rest);
-      }
-    }
-    // o += P d, of this warp's half of the tokens.
+    gdn_triangle<0>(d, high, low, t_at + lane * 16);
+    // o += P d, of this warp's tokens.
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       high[j] = pack_tiles(d[2 * j], d[2 * j + 1]);
       low[j] = pack_rest_tiles(d[2 * j], d[2 * j + 1], high[j]);
     }
 #pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-      u32 ib = 2 * half + i;
-#pragma unroll
-      for (u32 j = 0; j < 4; j++) {
-        if (j > ib) continue;
-        u32 at = p_at + (ib * (ib + 1) / 2 + j) * 512 + lane * 16;
-        gdn_mma(mine[2 * i], mine[2 * i + 1], high[j], low[j], load_matrices(at), load_matrices(at + GDN_TRIANGLE));
+    for (u32 j = 0; j < 4; j++) {
+      u32 upper = half ? 1 : 0, below = half ? 2 : 3, at = p_at + j * 512 + lane * 16;
+      u32 at0 = at + upper * (upper + 1) / 2 * 512, at1 = at + below * (below + 1) / 2 * 512;
+      if (j <= upper) {
+        uint4 b[2] = {load_matrices(at0), load_matrices(at1)};
+        uint4 rest[2] = {load_matrices(at0 + GDN_TRIANGLE), load_matrices(at1 + GDN_TRIANGLE)};
+        gdn_mma(mine, high[j], low[j], b, rest);
+      } else if (j <= below) {
+        uint4 b[1] = {load_matrices(at1)}, rest[1] = {load_matrices(at1 + GDN_TRIANGLE)};
+        gdn_mma(mine + 2, high[j], low[j], b, rest);
       }
     }
-    float* out = (float*)a.o + (u64)(step * GDN_STEP + half * 32 + 2 * t) * value_width + head * GDN_DIM + part * GDN_VALUES + row;
+    float* out = (float*)a.o + (u64)(step * GDN_STEP + 2 * t) * value_width + head * GDN_DIM + part * GDN_VALUES + row;
     float undo = gdn_inverse(unit) * (rsqrtf((float)GDN_DIM) / GDN_LENGTH);
 #pragma unroll
-    for (u32 n = 0; n < 4; n++)
+    for (u32 n = 0; n < 4; n++) {
+      u32 token = 16 * (half ? 1 + n / 2 : 3 * (n / 2)) + 8 * (n % 2);
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) out[(u64)(8 * n + e % 2) * value_width + e / 2 * 8] = mine[n][e] * undo;
+      for (u32 e = 0; e < 4; e++) out[(u64)(token + e % 2) * value_width + e / 2 * 8] = mine[n][e] * undo;
+    }
     // S <- exp(G_last) S + sum over tokens of exp(G_last - G) d k^T.
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
@@ -554,23 +570,25 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       high[j] = pack_tiles(d[2 * j], d[2 * j + 1]);
       low[j] = pack_rest_tiles(d[2 * j], d[2 * j + 1], high[j]);
     }
+    // Sums of their own: the tensor cores cut off what a sum of a large and small numbers has beyond 24 bits, and always
+    // towards zero, which over many steps would not average out in the state.
+    float added[8][4] = {};
 #pragma unroll
-    for (u32 n = 0; n < 4; n++) {
-      // Sums of their own: the tensor cores cut off what a sum of a large and small numbers has beyond 24 bits, and always
-      // towards zero, which over many steps would not average out in the state.
-      float p[4] = {0.0f, 0.0f, 0.0f, 0.0f}, q[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (u32 j = 0; j < 4; j++) {
+      // Rows of the tile are the product's depth here, so both operands' halves change places.
+      uint4 b[4], rest[4];
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) {
-        // Rows of the tile are the product's depth here, so both operands' halves change places.
+      for (u32 n = 0; n < 4; n++) {
         u32 at = gdn_rows(k_at, 16 * j, half * 8 + 2 * n, lane);
-        gdn_mma(p, q, high[j], low[j], load_transposed(at), load_transposed(at + GDN_TILE));
+        b[n] = load_transposed(at);
+        rest[n] = load_transposed(at + GDN_TILE);
       }
-#pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        s[2 * n][e] = fmaf(s[2 * n][e], last, p[e]);
-        s[2 * n + 1][e] = fmaf(s[2 * n + 1][e], last, q[e]);
-      }
+      gdn_mma(added, high[j], low[j], b, rest);
     }
+#pragma unroll
+    for (u32 n = 0; n < 8; n++)
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) s[n][e] = fmaf(s[n][e], last, added[n][e]);
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + step % 2);
   }
