@@ -8,22 +8,19 @@
 // become 32; second parts are limited to 511; inputs have any range (split.cu).
 //
 // A block stays on its multiprocessor and takes tile after tile: 128 weight rows times up to WIDE inputs. Of three
-// warpgroups one brings what is needed to two rings in shared memory and runs ahead into the next tile: inputs by 64
-// columns, codes, scales and biases by 512, whole lines of a row at a time (32 bytes of each of 128 rows would cost the load
-// unit more than the inputs do). Each of the others has 64 weight rows. Weights are the instructions'
-// first operand, which may come from registers: a thread expands its own codes there, and no expanded weight is written
+// warpgroups one brings what is needed to two rings in shared memory and runs ahead into the next tile: three warps inputs by 64
+// columns, one warp codes, scales and biases by 512, whole lines of a row at a time (32 bytes of each of 128 rows would cost the
+// load unit more than the inputs do). Each of the others has 64 weight rows. Weights are the instructions' first operand, which may come from registers: a thread expands its own codes there, and no expanded weight is written
 // to memory of any kind. A lane needs two neighbours of every eight columns, that is one byte of a word of codes.
 #define HOPPER_THREADS 384
-#define HOPPER_ROWS 128
 #define HOPPER_INPUTS 131072                     // bytes of the inputs' ring: 4 or 8 places
-#define HOPPER_PIECE SPLIT_COLUMNS               // columns of a place of the weights' ring
 #define HOPPER_STEPS (SPLIT_PLACES + 1)          // places of the inputs' ring in the meantime: hi, lo of eight groups, sums
-#define HOPPER_PITCH (HOPPER_PIECE / 2)          // bytes of a row of codes; 16-byte piece p of row r at p ^ (r % 8)
-#define HOPPER_GROUPS (HOPPER_PIECE / GROUP * 2) // bytes of a row's scales, and of its biases
-#define HOPPER_WEIGHTS (HOPPER_ROWS * (HOPPER_PITCH + 2 * HOPPER_GROUPS))
 // Barriers, then what the end of a tile needs, for four tiles: a job's words and the inputs' factors, 256 each.
 #define HOPPER_NOTES 1024
-#define HOPPER_HEAD (HOPPER_NOTES + 4 * 2 * 1024)
+// And what the warps that bring pairs' inputs know about them.
+#define HOPPER_BRINGING 3
+#define HOPPER_TABLES (HOPPER_NOTES + 4 * 2 * 1024)
+#define HOPPER_HEAD (HOPPER_TABLES + HOPPER_BRINGING * 1024)
 #define HOPPER_SHARED (HOPPER_HEAD + HOPPER_INPUTS + 2 * HOPPER_WEIGHTS)
 #define MEMBER __device__ __forceinline__
 struct HopperLaunch {
@@ -41,59 +38,6 @@ DEVICE void copy4(void* to, const void* from) {
 // The barrier counts this thread once all its copies so far have come.
 DEVICE void copies_arrive(u64* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
-}
-
-// Two codes less 8 times a scale, as halves: of byte t of a word the low one, then the high one, which is left where it is,
-// sixteen times as large; `scales` makes up for that. 1,024 + what is left of a byte is exact in a half, and so is all that
-// follows.
-DEVICE u32 expand(u32 word, u32 select, u32 scales) {
-  u32 v = __byte_perm(word, 0, select);
-  // v & mask | 1,024 twice, which is one instruction; of its constants one is in a register.
-  asm("lop3.b32 %0, %0, %1, %2, 0xea;" : "+r"(v) : "n"(0x00f0000fu), "r"(0x64006400u));
-  // Less 1,024 + 8 and 1,024 + 8 * 16.
-  asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(v) : "r"(0x64806408u));
-  // In its place, while the instructions before it run.
-  asm volatile("mul.rn.f16x2 %0, %0, %1;" : "+r"(v) : "r"(scales));
-  return v;
-}
-// A thread's rows in a place of the weights' ring: codes, then the scales of all rows, then the biases.
-DEVICE const u8* factors_at(const u8* piece, u32 row) { return piece + HOPPER_ROWS * HOPPER_PITCH + row * HOPPER_GROUPS; }
-// The first operands of the four instructions of a group. `row`: the thread's first; the other is row + 8.
-DEVICE void expand_group(u32 (&a)[16], const u8* piece, u32 row, u32 t, u32 group) {
-  u32 select = t | t << 8, place = (2 * group ^ row % 8) * 16;
-#pragma unroll
-  for (u32 h = 0; h < 2; h++) {
-    const u8* codes = piece + (row + 8 * h) * HOPPER_PITCH;
-    uint4 p = *(const uint4*)(codes + place), q = *(const uint4*)(codes + (place ^ 16));
-    float scale = bfloat(*(const u16*)(factors_at(piece, row + 8 * h) + group * 2));
-    // And a 16th. Eight of them are no more than the largest half: 8 * 8,188 = 65,504.
-    u32 scales = limit_halves(pack_halves(scale * WEIGHT_UNIT, scale * (WEIGHT_UNIT / 16)), 0x5fff6fffu);
-    a[h] = expand(p.x, select, scales);
-    a[2 + h] = expand(p.y, select, scales);
-    a[4 + h] = expand(p.z, select, scales);
-    a[6 + h] = expand(p.w, select, scales);
-    a[8 + h] = expand(q.x, select, scales);
-    a[10 + h] = expand(q.y, select, scales);
-    a[12 + h] = expand(q.z, select, scales);
-    a[14 + h] = expand(q.w, select, scales);
-  }
-}
-// What meets the sums: bias + 8 scale of groups 2 t and 2 t + 1 of the thread's rows, as two halves each. The instructions'
-// second operand has hi of the eight sums in columns 0 to 7 and lo in columns 8 to 15, so the first operands are hi, hi
-// (hi[0], hi[1], hi[0], hi[1]) and lo, nothing.
-struct Offsets {
-  u32 hi[2], lo[2];
-};
-DEVICE void load_offsets(Offsets& o, const u8* piece, u32 row, u32 t) {
-#pragma unroll
-  for (u32 h = 0; h < 2; h++) {
-    const u8* at = factors_at(piece, row + 8 * h) + 4 * t;
-    u32 scales = *(const u32*)at, biases = *(const u32*)(at + HOPPER_ROWS * HOPPER_GROUPS);
-    float a = fmaf(bfloat_low(scales), 8 * WEIGHT_UNIT, bfloat_low(biases) * WEIGHT_UNIT);
-    float b = fmaf(bfloat_high(scales), 8 * WEIGHT_UNIT, bfloat_high(biases) * WEIGHT_UNIT);
-    o.hi[h] = pack_limited(a, b);
-    o.lo[h] = limit_halves(pack_rest_halves(a, b, o.hi[h]), 0x7bff7bffu);
-  }
 }
 
 // A place in a ring, and the parity of the round.
@@ -122,118 +66,169 @@ template <class J> struct Ring {
 // A tile's words and factors, of the n-th tile that a block takes.
 DEVICE u32* notes_at(u8* shared, u32 n) { return (u32*)(shared + HOPPER_NOTES) + n % 4 * 512; }
 
-// Starts copies of 512 columns of a tile's weights, of its words too if they are the first; 128 threads.
-template <class J>
-DEVICE void bring_weights(const J& job, const typename J::Tile& t, u32 piece, Place<2>& w, u32 n, u8* shared) {
-  Barriers b(shared);
-  u32 tid = threadIdx.x - 256;
-  u8* to = shared + HOPPER_HEAD + HOPPER_INPUTS + w.at * HOPPER_WEIGHTS;
-  barrier_wait(b.weights_empty + w.at, w.round);
-#pragma unroll 4
-  for (u32 k = 0; k < 16; k++) {
-    u32 r = tid / 16 + 8 * k;
-    copy16(to + r * HOPPER_PITCH + (tid % 16 ^ r % 8) * 16, job.weights(t, r).codes + piece * 16 + tid % 16);
-  }
-  WeightRow row = job.weights(t, tid);
-  to += HOPPER_ROWS * HOPPER_PITCH + tid * HOPPER_GROUPS;
-  copy16(to, row.scales + piece * 8);
-  copy16(to + HOPPER_ROWS * HOPPER_GROUPS, row.biases + piece * 8);
-  if (piece == 0)
-    for (u32 k = tid; k < J::WIDE; k += 128) {
-      u32* words = notes_at(shared, n) + k;
-      if (J::NOTES) copy4(words, job.note(t, k));
-      if constexpr (J::PAIRS) {
-        u32 row = job.input(t, k);
-        copy4(words + 256, (const u8*)job.sums + (u64)(row / SPLIT_ROWS) * job.pieces * (2 * SPLIT_SUMS) + SPLIT_SUMS + row % SPLIT_ROWS * 4);
-      }
-    }
-  copies_arrive(b.weights_full + w.at);
-  w.next();
+// The rows of a tile's weights: of one matrix, rows first and on, or, JOINT, of two, eight rows of each in turn (joint_row).
+// Rows past the last repeat it.
+struct WeightRows {
+  const u8 *codes[2], *scales[2], *biases[2];
+  u32 first, last;
+};
+template <u32 M> DEVICE void weight_rows(WeightRows& r, const void* w, const void* s, const void* b, u64 row, u32 pieces) {
+  r.codes[M] = (const u8*)w + row * (pieces * HOPPER_PITCH);
+  r.scales[M] = (const u8*)s + row * (pieces * HOPPER_GROUPS);
+  r.biases[M] = (const u8*)b + row * (pieces * HOPPER_GROUPS);
 }
 
-// What brings a job's tiles: 128 threads. Inputs side by side (rows token0, a multiple of 128, and on) come by one thread's
-// bulk copies, those of pairs by copies of 16 bytes.
-template <class J> DEVICE void bring_tiles(const J& job, u8* shared) {
-  constexpr u32 WIDE = J::WIDE;
+// Brings the weights of a job's tiles, and what the end of a tile needs: 32 threads. Apart from what brings inputs, which would
+// have to wait until weights have come from memory. What a warp does here takes as long as its instructions, one after the other,
+// so there are few for a copy.
+template <class J> DEVICE void bring_weights(const J& job, u8* shared, u32 lane) {
   Barriers b(shared);
-  u32 tid = threadIdx.x - 256, part = tid % 8, lane_row = tid / 8, n = 0, i = blockIdx.x;
   // An empty ring counts as one that was given back.
-  Place<Ring<J>::PLACES> p = {0, 1};
   Place<2> w = {0, 1};
-  typename J::Tile t, after;
+  typename J::Tile t;
+  u32 i = blockIdx.x;
   uint4 next = job.fetch(i);
-  if (!job.tile(i, next, t)) return;
-  next = job.fetch(i += gridDim.x);
-  bring_weights(job, t, 0, w, n, shared);
-  for (bool more = true; more; t = after) {
-    u32 from[WIDE / 16];
-    if constexpr (J::PAIRS) {
-      // Where an input's first values lie, in 16 bytes: they are swizzled, by their place among 128 rows there and
-      // by their place in the tile here.
+  // A row of codes is 16 lanes' copies. Of four pairs of rows, which are swizzled differently, where the first lies.
+  u32 at[4];
 #pragma unroll
-      for (u32 k = 0; k < WIDE / 16; k++) {
-        u32 row = job.input(t, lane_row + 16 * k);
-        from[k] = row / SPLIT_ROWS * job.pieces * (SPLIT_PLACES * SPLIT_PLACE / 16) + row % SPLIT_ROWS * 8 + (part ^ row % 8);
-      }
-    }
+  for (u32 k = 0; k < 4; k++) at[k] = lane / 16 * HOPPER_PITCH + (lane % 16 ^ 2 * k + lane / 16) * 16;
+  for (u32 n = 0; job.tile(i, next, t); n++) {
+    next = job.fetch(i += gridDim.x);
+    WeightRows rows = job.weights(t);
+    u32 code_bytes = job.pieces * HOPPER_PITCH, factor_bytes = job.pieces * HOPPER_GROUPS;
     for (u32 piece = 0; piece < job.pieces; piece++) {
-      for (u32 s = 0; s < HOPPER_STEPS; s++) {
-        // The next weights, well before they are needed and when those before the last have been given back.
-        if (s == 4) {
-          bool last = piece + 1 == job.pieces;
-          after = t;
-          if (last) {
-            more = job.tile(i, next, after);
-            next = job.fetch(i += gridDim.x);
-          }
-          if (more) bring_weights(job, after, last ? 0 : piece + 1, w, n + last, shared);
+      u8* to = shared + HOPPER_HEAD + HOPPER_INPUTS + w.at * HOPPER_WEIGHTS;
+      barrier_wait(b.weights_empty + w.at, w.round);
+      u32 column = piece * HOPPER_PITCH + lane % 16 * 16;
+      const u8 *codes = rows.codes[0] + column, *other = J::JOINT ? rows.codes[1] + column : codes;
+      u32 row = rows.first + lane / 16;
+#pragma unroll 2
+      for (u32 r = 0; r < HOPPER_ROWS; r += 16, row += J::JOINT ? 8 : 16)
+#pragma unroll
+        for (u32 k = 0; k < 8; k++) {
+          u32 from = min(row + (J::JOINT ? k % 4 : k) * 2, rows.last);
+          copy16(to + r * HOPPER_PITCH + at[k % 4] + 2 * k * HOPPER_PITCH, (k < 4 ? codes : other) + (u64)from * code_bytes);
         }
-        u8* place = shared + HOPPER_HEAD + p.at * Ring<J>::PLACE;
-        if constexpr (J::PAIRS) {
-          barrier_wait(b.empty + p.at, p.round);
-          if (s < SPLIT_PLACES) {
-            u8* to = place + lane_row * 128 + (part ^ lane_row % 8) * 16;
-            const u8* x = (const u8*)job.split + (u64)(piece * SPLIT_PLACES + s) * SPLIT_PLACE;
+      // A lane has the same matrix in every 32 rows.
+      u32 mine = J::JOINT ? lane / 8 % 2 : 0, first = J::JOINT ? joint_row(rows.first, lane) : rows.first + lane;
+      const u8 *scales = (mine ? rows.scales[1] : rows.scales[0]) + piece * HOPPER_GROUPS;
+      const u8 *biases = (mine ? rows.biases[1] : rows.biases[0]) + piece * HOPPER_GROUPS;
+      to += HOPPER_ROWS * HOPPER_PITCH + lane * HOPPER_GROUPS;
 #pragma unroll
-            for (u32 k = 0; k < WIDE / 16; k++)
-              if (k * 16 < t.inputs) copy16(to + k * 2048, x + (u64)from[k] * 16);
-          } else if (part < 2) {
-            u8* to = place + lane_row * 32 + (part ^ lane_row / 4 % 2) * 16;
-#pragma unroll
-            for (u32 k = 0; k < WIDE / 16; k++)
-              if (k * 16 < t.inputs) {
-                // A block of sums is a 32nd of one of values. Computed here: there are no registers for all of them.
-                u32 f = from[k];
-                asm volatile("" : "+r"(f));
-                u32 r = f / 8 % SPLIT_ROWS, at = (f - r * 8 - f % 8) / 2 + r * 32 + (part ^ r / 4 % 2) * 16;
-                copy16(to + k * 512, (const u8*)job.sums + piece * (2 * SPLIT_SUMS) + at);
-              }
+      for (u32 k = 0; k < HOPPER_ROWS / 32; k++) {
+        u32 from = min(first + (J::JOINT ? 16 : 32) * k, rows.last);
+        copy16(to + k * 32 * HOPPER_GROUPS, scales + (u64)from * factor_bytes);
+        copy16(to + (k * 32 + HOPPER_ROWS) * HOPPER_GROUPS, biases + (u64)from * factor_bytes);
+      }
+      if (piece == 0) {
+#pragma unroll 1
+        for (u32 k = lane; k < t.inputs; k += 32) {
+          u32* words = notes_at(shared, n) + k;
+          if constexpr (J::NOTES) copy4(words, job.note(t, k));
+          if constexpr (J::PAIRS) {
+            u32 x = job.input(t, k);
+            copy4(words + 256, (const u8*)job.sums + (u64)(x / SPLIT_ROWS) * job.pieces * (2 * SPLIT_SUMS) + SPLIT_SUMS + x % SPLIT_ROWS * 4);
           }
-          copies_arrive(b.full + p.at);
-        } else if (tid == 0) {
-          barrier_wait(b.empty + p.at, p.round);
-          u64* full = b.full + p.at;
-          // Whole eights of rows, in one or two blocks.
-          u32 rows = t.inputs + 7 & ~7u, first = min(rows, SPLIT_ROWS), second = rows - first;
-          u32 row_bytes = s < SPLIT_PLACES ? 128 : 32;
-          bool start = piece == 0 && s == 0;
-          u64 block = (u64)(t.token0 / SPLIT_ROWS) * job.pieces;
-          const u8* sums = (const u8*)job.sums + (block + piece) * (2 * SPLIT_SUMS);
-          const u8* x = s < SPLIT_PLACES ? (const u8*)job.split + ((block + piece) * SPLIT_PLACES + s) * SPLIT_PLACE : sums;
-          u64 block_bytes = (u64)job.pieces * (s < SPLIT_PLACES ? SPLIT_PLACES * SPLIT_PLACE : 2 * SPLIT_SUMS);
-          barrier_expect(full, rows * (row_bytes + (start ? 4 : 0)));
-          bulk_load(place, x, first * row_bytes, full);
-          if (second) bulk_load(place + SPLIT_ROWS * row_bytes, x + block_bytes, second * row_bytes, full);
-          if (start) {
-            u32* factors = notes_at(shared, n) + 256;
-            bulk_load(factors, sums + SPLIT_SUMS, first * 4, full);
-            if (second) bulk_load(factors + SPLIT_ROWS, sums + job.pieces * (2 * SPLIT_SUMS) + SPLIT_SUMS, second * 4, full);
-          }
+        }
+      }
+      copies_arrive(b.weights_full + w.at);
+      w.next();
+    }
+  }
+}
+
+// Brings inputs side by side, rows token0 (a multiple of 128) and on, by bulk copies: one thread.
+template <class J> DEVICE void bring_rows(const J& job, u8* shared) {
+  Barriers b(shared);
+  Place<Ring<J>::PLACES> p = {0, 1};
+  typename J::Tile t;
+  // They come from another kernel's stores, and the copy engine reads them.
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  for (u32 n = 0; job.tile(blockIdx.x + n * gridDim.x, make_uint4(0, 0, 0, 0), t); n++) {
+    // Whole eights of rows, in one or two blocks.
+    u32 rows = t.inputs + 7 & ~7u, first = min(rows, SPLIT_ROWS), second = rows - first;
+    u64 block = (u64)(t.token0 / SPLIT_ROWS) * job.pieces;
+    for (u32 piece = 0; piece < job.pieces; piece++) {
+      const u8* sums = (const u8*)job.sums + (block + piece) * (2 * SPLIT_SUMS);
+      const u8* values = (const u8*)job.split + (block + piece) * (SPLIT_PLACES * SPLIT_PLACE);
+      for (u32 s = 0; s < HOPPER_STEPS; s++) {
+        bool last = s == SPLIT_PLACES, start = piece == 0 && s == 0;
+        u8* to = shared + HOPPER_HEAD + p.at * Ring<J>::PLACE;
+        u64* full = b.full + p.at;
+        u32 row_bytes = last ? 32 : 128;
+        const u8* x = last ? sums : values + s * SPLIT_PLACE;
+        barrier_wait(b.empty + p.at, p.round);
+        barrier_expect(full, rows * (row_bytes + (start ? 4 : 0)));
+        bulk_load(to, x, first * row_bytes, full);
+        if (second)
+          bulk_load(to + SPLIT_ROWS * row_bytes, x + (u64)job.pieces * (last ? 2 * SPLIT_SUMS : SPLIT_PLACES * SPLIT_PLACE), second * row_bytes, full);
+        if (start) {
+          u32* factors = notes_at(shared, n) + 256;
+          bulk_load(factors, sums + SPLIT_SUMS, first * 4, full);
+          if (second) bulk_load(factors + SPLIT_ROWS, sums + job.pieces * (2 * SPLIT_SUMS) + SPLIT_SUMS, second * 4, full);
         }
         p.next();
       }
     }
-    n++;
+  }
+}
+
+// Brings inputs from anywhere by copies of 16 bytes, the places in turn with the other warps that do: 32 threads.
+template <class J> DEVICE void bring_pairs(const J& job, u8* shared, u32 warp, u32 lane) {
+  constexpr u32 PLACES = Ring<J>::PLACES;
+  Barriers b(shared);
+  // Where inputs' values lie, in 16 bytes, for this warp: of input i at i % 4 * WIDE / 4 + i / 4. In the last three bits their
+  // place among eight rows, which the pieces of a row are swizzled by.
+  u32* table = (u32*)(shared + HOPPER_TABLES) + warp * 256;
+  // Lanes 8 j to 8 j + 7 bring rows j, j + 4 and so on; every second one's pieces lie 64 bytes apart from where the others' do.
+  u32 part = lane % 8, place = lane / 8 * 128 + (part ^ lane / 8) * 16, i = blockIdx.x;
+  // The next step of this warp, from the tile's first, and its place.
+  u32 step = warp;
+  Place<PLACES> p = {warp, 1};
+  typename J::Tile t;
+  uint4 next = job.fetch(i);
+  while (job.tile(i, next, t)) {
+    next = job.fetch(i += gridDim.x);
+    __syncwarp();
+#pragma unroll
+    for (u32 k = 0; k < J::WIDE / 32; k++) {
+      u32 x = lane + 32 * k, row = job.input(t, x);
+      table[x % 4 * (J::WIDE / 4) + x / 4] = row / SPLIT_ROWS * job.pieces * (SPLIT_PLACES * SPLIT_PLACE / 16) + row % SPLIT_ROWS * 8 + row % 8;
+    }
+    __syncwarp();
+    for (; step < job.pieces * HOPPER_STEPS; step += HOPPER_BRINGING) {
+      u32 piece = step / HOPPER_STEPS, s = step % HOPPER_STEPS;
+      u8* to = shared + HOPPER_HEAD + p.at * Ring<J>::PLACE;
+      barrier_wait(b.empty + p.at, p.round);
+      if (s < SPLIT_PLACES) {
+        const u8* x = (const u8*)job.split + (u64)(piece * SPLIT_PLACES + s) * SPLIT_PLACE;
+        const uint4* from = (const uint4*)(table + lane / 8 * (J::WIDE / 4));
+        to += place;
+        u8* odd = to + (place & 64 ? -64 : 64);
+#pragma unroll 2
+        for (u32 k = 0; k < t.inputs; k += 16, to += 2048, odd += 2048) {
+          uint4 f = *from++;
+          copy16(to, x + (u64)(f.x ^ part) * 16);
+          copy16(odd + 512, x + (u64)(f.y ^ part) * 16);
+          copy16(to + 1024, x + (u64)(f.z ^ part) * 16);
+          copy16(odd + 1536, x + (u64)(f.w ^ part) * 16);
+        }
+      } else {
+        // Two pieces a row; a block of sums is a 32nd of one of values.
+        const u8* x = (const u8*)job.sums + piece * (2 * SPLIT_SUMS);
+        for (u32 k = lane / 2; k < t.inputs; k += 16) {
+          u32 f = table[k % 4 * (J::WIDE / 4) + k / 4], r = f / 8 % SPLIT_ROWS;
+          copy16(to + k * 32 + (lane % 2 ^ k / 4 % 2) * 16, x + (f & ~(SPLIT_ROWS * 8 - 1)) / 2 + r * 32 + (lane % 2 ^ r / 4 % 2) * 16);
+        }
+      }
+      copies_arrive(b.full + p.at);
+      p.at += HOPPER_BRINGING;
+      if (p.at >= PLACES) {
+        p.at -= PLACES;
+        p.round ^= 1;
+      }
+    }
+    step -= job.pieces * HOPPER_STEPS;
   }
 }
 
@@ -291,7 +286,6 @@ DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>
   auto enter = [&] {
     Place<Ring<J>::PLACES> p = next;
     barrier_wait(b.full + p.at, p.round);
-    if (J::PAIRS) async_fence();
     next.next();
     return p.at;
   };
@@ -301,6 +295,7 @@ DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>
   // A group's operands with the two places of its inputs; `other` gets the next group's operands in the meantime.
   auto multiply = [&](const u32 (&in)[16], u32 keep, u32 (&other)[16], u32 following) {
     u32 first = enter(), second = enter();
+    if (J::PAIRS) async_fence();
     u64 hi = tile_at(x_at + first * Ring<J>::PLACE, 16), lo = tile_at(x_at + second * Ring<J>::PLACE, 16);
     warpgroup_enter();
     with_sums<J>(d, t.inputs, [&](auto& sums) {
@@ -320,6 +315,7 @@ DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>
   };
   auto multiply_offsets = [&] {
     u32 at = enter();
+    if (J::PAIRS) async_fence();
     u64 x = narrow_tile_at(x_at + at * Ring<J>::PLACE);
     u32 first[4] = {offsets.hi[0], offsets.hi[1], offsets.hi[0], offsets.hi[1]}, second[4] = {offsets.lo[0], offsets.lo[1], 0, 0};
     warpgroup_enter();
@@ -344,11 +340,11 @@ template <class J> DEVICE void run_job(const J& job, u8* shared) {
   Barriers b(shared);
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < 8; i++) {
-      barrier_init(b.full + i, J::PAIRS ? 128 : 1);
+      barrier_init(b.full + i, J::PAIRS ? 32 : 1);
       barrier_init(b.empty + i, 8);
     }
     for (u32 i = 0; i < 2; i++) {
-      barrier_init(b.weights_full + i, 128);
+      barrier_init(b.weights_full + i, 32);
       barrier_init(b.weights_empty + i, 8);
     }
     barrier_fence();
@@ -356,9 +352,13 @@ template <class J> DEVICE void run_job(const J& job, u8* shared) {
   __syncthreads();
   if (threadIdx.x >= 256) {
     registers_less<56>();
-    // The split inputs come from another kernel's stores, and the copy engine reads them.
-    if (!J::PAIRS) asm volatile("fence.proxy.async.global;" ::: "memory");
-    bring_tiles(job, shared);
+    u32 warp = threadIdx.x / 32 - 8, lane = threadIdx.x % 32;
+    if (warp == HOPPER_BRINGING)
+      bring_weights(job, shared, lane);
+    else if constexpr (J::PAIRS)
+      bring_pairs(job, shared, warp, lane);
+    else if (threadIdx.x == 256)
+      bring_rows(job, shared);
   } else {
     registers_more<224>();
     Place<Ring<J>::PLACES> p = {0, 0};
@@ -379,7 +379,7 @@ template <class J> DEVICE void run_job(const J& job, u8* shared) {
 
 template <u32 WIDTH, bool ADD> struct Dense {
   static constexpr u32 WIDE = WIDTH;
-  static constexpr bool NOTES = false, PAIRS = false;
+  static constexpr bool NOTES = false, PAIRS = false, JOINT = false;
   // Tiles of inputs that are multiplied with all weights before the next ones: so many that they stay in the second-level cache.
   static constexpr u32 NEAR = 2048 / WIDE;
   struct Tile {
@@ -414,12 +414,15 @@ template <u32 WIDTH, bool ADD> struct Dense {
     t.row0 = block * HOPPER_ROWS;
     return t.matrix < a.shape.matrices;
   }
-  MEMBER WeightRow weights(const Tile& t, u32 r) const {
+  MEMBER WeightRows weights(const Tile& t) const {
     u32 m = t.matrix;
-    return weight_row(m == 0 ? a.w0 : m == 1 ? a.w1 : m == 2 ? a.w2 : a.w3, m == 0 ? a.s0 : m == 1 ? a.s1 : m == 2 ? a.s2 : a.s3,
-                      m == 0 ? a.b0 : m == 1 ? a.b1 : m == 2 ? a.b2 : a.b3, min(t.row0 + r, t.rows - 1), a.shape.cols);
+    WeightRows r;
+    weight_rows<0>(r, m == 0 ? a.w0 : m == 1 ? a.w1 : m == 2 ? a.w2 : a.w3, m == 0 ? a.s0 : m == 1 ? a.s1 : m == 2 ? a.s2 : a.s3,
+                   m == 0 ? a.b0 : m == 1 ? a.b1 : m == 2 ? a.b2 : a.b3, 0, pieces);
+    r.first = t.row0;
+    r.last = t.rows - 1;
+    return r;
   }
-  MEMBER const void* note(const Tile&, u32) const { return 0; }
   MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32*, const float* factors) const {
     float* y = (float*)a.y + (u64)t.token0 * a.shape.stride + t.offset + t.row0;
     if (!ADD && t.inputs == WIDE && t.row0 + HOPPER_ROWS <= t.rows) {
@@ -504,7 +507,7 @@ DEVICE void store_gated(void* h, u64 at, float gate, float up, float factor, flo
 
 template <u32 WIDTH> struct ExpertsGateUp {
   static constexpr u32 WIDE = WIDTH;
-  static constexpr bool NOTES = true, PAIRS = true;
+  static constexpr bool NOTES = true, PAIRS = true, JOINT = true;
   typedef PairTile Tile;
   const ExpertsGateUpArgs& a;
   const void *split, *sums;
@@ -514,9 +517,13 @@ template <u32 WIDTH> struct ExpertsGateUp {
   MEMBER u32 pair(const Tile& t, u32 i) const { return loadu((const u32*)a.pairs + t.first + min(i, t.inputs - 1)); }
   // The row of an input.
   MEMBER u32 input(const Tile& t, u32 i) const { return pair(t, i) / a.shape.chosen; }
-  MEMBER WeightRow weights(const Tile& t, u32 r) const {
-    u64 row = (u64)t.expert * a.shape.width + min(joint_row(t.column0, r), a.shape.width - 1);
-    return r / 8 % 2 ? weight_row(a.up_w, a.up_s, a.up_b, row, a.shape.hidden) : weight_row(a.gate_w, a.gate_s, a.gate_b, row, a.shape.hidden);
+  MEMBER WeightRows weights(const Tile& t) const {
+    WeightRows r;
+    weight_rows<0>(r, a.gate_w, a.gate_s, a.gate_b, (u64)t.expert * a.shape.width, pieces);
+    weight_rows<1>(r, a.up_w, a.up_s, a.up_b, (u64)t.expert * a.shape.width, pieces);
+    r.first = t.column0;
+    r.last = a.shape.width - 1;
+    return r;
   }
   MEMBER const void* note(const Tile& t, u32 i) const { return (const float*)a.scores + pair(t, i); }
   MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
@@ -535,7 +542,7 @@ template <u32 WIDTH> struct ExpertsGateUp {
 
 template <u32 WIDTH> struct ExpertsDown {
   static constexpr u32 WIDE = WIDTH;
-  static constexpr bool NOTES = true, PAIRS = true;
+  static constexpr bool NOTES = true, PAIRS = true, JOINT = false;
   typedef PairTile Tile;
   const ExpertsDownArgs& a;
   const void *split, *sums;
@@ -543,8 +550,12 @@ template <u32 WIDTH> struct ExpertsDown {
   MEMBER uint4 fetch(u32 i) const { return pair_block(a.blocks, i / columns, capacity); }
   MEMBER bool tile(u32 i, const uint4& b, Tile& t) const { return pair_tile(i, b, columns, HOPPER_ROWS, t); }
   MEMBER u32 input(const Tile& t, u32 i) const { return t.first + min(i, t.inputs - 1); }
-  MEMBER WeightRow weights(const Tile& t, u32 r) const {
-    return weight_row(a.down_w, a.down_s, a.down_b, (u64)t.expert * a.shape.hidden + min(t.column0 + r, a.shape.hidden - 1), a.shape.width);
+  MEMBER WeightRows weights(const Tile& t) const {
+    WeightRows r;
+    weight_rows<0>(r, a.down_w, a.down_s, a.down_b, (u64)t.expert * a.shape.hidden, pieces);
+    r.first = t.column0;
+    r.last = a.shape.hidden - 1;
+    return r;
   }
   MEMBER const void* note(const Tile& t, u32 i) const { return (const u32*)a.pairs + t.first + min(i, t.inputs - 1); }
   MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
@@ -562,7 +573,7 @@ template <u32 WIDTH> struct ExpertsDown {
 
 struct SharedGateUp {
   static constexpr u32 WIDE = 128;
-  static constexpr bool NOTES = true, PAIRS = false;
+  static constexpr bool NOTES = true, PAIRS = false, JOINT = true;
   struct Tile {
     u32 token0, inputs, column0;
   };
@@ -577,9 +588,13 @@ struct SharedGateUp {
     t.inputs = t.token0 < tokens ? min(WIDE, tokens - t.token0) : 0;
     return t.inputs != 0;
   }
-  MEMBER WeightRow weights(const Tile& t, u32 r) const {
-    u64 row = joint_row(t.column0, r);
-    return r / 8 % 2 ? weight_row(a.up_w, a.up_s, a.up_b, row, a.shape.hidden) : weight_row(a.gate_w, a.gate_s, a.gate_b, row, a.shape.hidden);
+  MEMBER WeightRows weights(const Tile& t) const {
+    WeightRows r;
+    weight_rows<0>(r, a.gate_w, a.gate_s, a.gate_b, 0, pieces);
+    weight_rows<1>(r, a.up_w, a.up_s, a.up_b, 0, pieces);
+    r.first = t.column0;
+    r.last = a.shape.shared_width - 1;
+    return r;
   }
   MEMBER const void* note(const Tile& t, u32 i) const {
     return (const float*)a.logits + (u64)(t.token0 + min(i, t.inputs - 1)) * a.shape.stride + a.shape.experts;

@@ -96,3 +96,65 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS)
   }
 }
 static_assert(WEIGHT_UNIT == 256.0f, "the factors undo 2^8 of the weights and 2^8 of the inputs");
+
+// ---- weights
+//
+// A place of the weights' ring has 512 columns of 128 rows: codes, then scales, then biases.
+#define HOPPER_ROWS 128
+#define HOPPER_PIECE SPLIT_COLUMNS               // columns of a place of the weights' ring
+#define HOPPER_PITCH (HOPPER_PIECE / 2)          // bytes of a row of codes; 16-byte piece p of row r at p ^ (r % 8)
+#define HOPPER_GROUPS (HOPPER_PIECE / GROUP * 2) // bytes of a row's scales, and of its biases
+#define HOPPER_WEIGHTS (HOPPER_ROWS * (HOPPER_PITCH + 2 * HOPPER_GROUPS))
+
+// Two codes less 8 times a scale, as halves: of byte t of a word the low one, then the high one, which is left where it is,
+// sixteen times as large; `scales` makes up for that. 1,024 + what is left of a byte is exact in a half, and so is all that
+// follows.
+DEVICE u32 expand(u32 word, u32 select, u32 scales) {
+  u32 v = __byte_perm(word, 0, select);
+  // v & mask | 1,024 twice, which is one instruction; of its constants one is in a register.
+  asm("lop3.b32 %0, %0, %1, %2, 0xea;" : "+r"(v) : "n"(0x00f0000fu), "r"(0x64006400u));
+  // Less 1,024 + 8 and 1,024 + 8 * 16.
+  asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(v) : "r"(0x64806408u));
+  // In its place, while the instructions before it run.
+  asm volatile("mul.rn.f16x2 %0, %0, %1;" : "+r"(v) : "r"(scales));
+  return v;
+}
+// A thread's rows in a place of the weights' ring: codes, then the scales of all rows, then the biases.
+DEVICE const u8* factors_at(const u8* piece, u32 row) { return piece + HOPPER_ROWS * HOPPER_PITCH + row * HOPPER_GROUPS; }
+// The first operands of the four instructions of a group. `row`: the thread's first; the other is row + 8.
+DEVICE void expand_group(u32 (&a)[16], const u8* piece, u32 row, u32 t, u32 group) {
+  u32 select = t | t << 8, place = (2 * group ^ row % 8) * 16;
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    const u8* codes = piece + (row + 8 * h) * HOPPER_PITCH;
+    uint4 p = *(const uint4*)(codes + place), q = *(const uint4*)(codes + (place ^ 16));
+    float scale = bfloat(*(const u16*)(factors_at(piece, row + 8 * h) + group * 2));
+    // And a 16th. Eight of them are no more than the largest half: 8 * 8,188 = 65,504.
+    u32 scales = limit_halves(pack_halves(scale * WEIGHT_UNIT, scale * (WEIGHT_UNIT / 16)), 0x5fff6fffu);
+    a[h] = expand(p.x, select, scales);
+    a[2 + h] = expand(p.y, select, scales);
+    a[4 + h] = expand(p.z, select, scales);
+    a[6 + h] = expand(p.w, select, scales);
+    a[8 + h] = expand(q.x, select, scales);
+    a[10 + h] = expand(q.y, select, scales);
+    a[12 + h] = expand(q.z, select, scales);
+    a[14 + h] = expand(q.w, select, scales);
+  }
+}
+// What meets the sums: bias + 8 scale of groups 2 t and 2 t + 1 of the thread's rows, as two halves each. The instructions'
+// second operand has hi of the eight sums in columns 0 to 7 and lo in columns 8 to 15, so the first operands are hi, hi
+// (hi[0], hi[1], hi[0], hi[1]) and lo, nothing.
+struct Offsets {
+  u32 hi[2], lo[2];
+};
+DEVICE void load_offsets(Offsets& o, const u8* piece, u32 row, u32 t) {
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    const u8* at = factors_at(piece, row + 8 * h) + 4 * t;
+    u32 scales = *(const u32*)at, biases = *(const u32*)(at + HOPPER_ROWS * HOPPER_GROUPS);
+    float a = fmaf(bfloat_low(scales), 8 * WEIGHT_UNIT, bfloat_low(biases) * WEIGHT_UNIT);
+    float b = fmaf(bfloat_high(scales), 8 * WEIGHT_UNIT, bfloat_high(biases) * WEIGHT_UNIT);
+    o.hi[h] = pack_limited(a, b);
+    o.lo[h] = limit_halves(pack_rest_halves(a, b, o.hi[h]), 0x7bff7bffu);
+  }
+}
