@@ -1,19 +1,20 @@
 // Products of a step of several sequences: every weight is read once for up to 16 tokens.
 //
 // An mma multiplies 16 rows x 32 columns of codes with 32 x 8 activation bytes, and the eight are tokens here: one mma for
-// the high bytes, one for the low. Weights go from memory to registers, the next chunk's while one is multiplied; the first
-// ones before the step's previous kernel is done. Activations of all tokens lie in shared memory in the order in which lanes
-// take them.
+// the high bytes, one for the low.
+//
+// Making bytes of 16 tokens' activations takes a block several microseconds, so no block makes those of all columns: eight
+// blocks are a cluster, each has an eighth of the columns, for all of the cluster's rows, and the sums meet in the memory of
+// the block that writes the row.
 #define BATCH_TOKENS 16
-#define BATCH_WARPS 16
-#define BATCH_THREADS (BATCH_WARPS * 32)
 // Bytes of a staged vector; the 64 more put neighbours in different banks.
 #define BATCH_ROW(cols) ((cols) * 2 + 64)
-// Floats of a tile's sums for one token: 16 rows, and what keeps tokens in different banks.
-#define BATCH_SUMS 20
+
+// Blocks of a cluster.
+#define BATCH_CLUSTER 8
 
 struct BatchLaunch {
-  // Projections, of the block with number i: `each` tiles, one more if i < `more`. The experts' kernels count for themselves.
+  // Projections, of the cluster with number i: `each` tiles, one more if i < `more`. The experts' kernels count for themselves.
   u32 each, more, tokens, unused;
   Step step;
 };
@@ -72,299 +73,313 @@ DEVICE void stage_vectors(u8* const (&rows)[N], float2* const (&groups)[N], u32 
 }
 #define AHEAD 4  // vectors' parts that are loaded and staged together
 
-// ---- 16 rows x 256 columns of a matrix in registers
+// ---- products of codes and bytes, scaled without conversions
 //
-// What limits these loads is the number of rows that one of them touches, each in a line of its own: so a lane takes 16 bytes,
-// half a group of 64 columns, and gives half of that to the lane that has the other group. Then all four lanes of a row have
-// 16 columns of both groups, those of quarter 0, 2, 1 and 3.
+// The sums start at the bits of 12,582,912 = 3 * 2^22: as long as a sum stays below 2^22, which 64 products of bytes do, the
+// result read as a float is that number plus the sum. scale * (256 high + low) is then two multiply-adds, whose constant takes
+// the offset off again: it has few enough bits to be exact.
+#define SUM_START 0x4b400000
+#define SUM_OFFSET 12582912.0f
 
-DEVICE uint2 load_weights8(const void* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
+DEVICE void mma_bytes_first(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(SUM_START));
 }
-DEVICE uint4 load_weights16(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
-// Where a lane's two rows, g and g + 8, start: codes, scales, biases.
-struct RowPair {
-  const u8* codes[2];
-  const u8 *scales[2], *biases[2];
+// A group's scale for sums that start there.
+struct Factor {
+  float low, high, offset;
 };
-// Scales and biases of four groups of two rows.
-struct Scales {
-  uint2 s[2], b[2];
-};
-DEVICE void load_scales(Scales& c, const RowPair& rows, u32 slice) {
-#pragma unroll
-  for (u32 r = 0; r < 2; r++) {
-    c.s[r] = load_weights8(rows.scales[r] + slice * 8);
-    c.b[r] = load_weights8(rows.biases[r] + slice * 8);
-  }
+DEVICE Factor factor_of(float scale) { return {scale, scale * 256.0f, scale * (-257.0f * SUM_OFFSET)}; }
+// scale * (256 high + low)
+DEVICE float scaled(const Factor& f, int high, int low) {
+  return fmaf(f.low, __int_as_float(low), fmaf(f.high, __int_as_float(high), f.offset));
 }
-DEVICE float fourth(uint2 v, u32 q) {
-  u32 w = q < 2 ? v.x : v.y;
-  return q % 2 ? bfloat_high(w) : bfloat_low(w);
-}
-// A lane's codes. ANY: they may have 8 bits; then a lane takes columns 16 t to + 15 of each group, without an exchange.
-template <bool ANY> struct Codes;
-template <> struct Codes<false> {
-  uint4 w[2][2];
-};
-template <> struct Codes<true> {
-  uint4 w[2][4];
-};
-DEVICE void load_codes(Codes<false>& c, const RowPair& rows, u32 slice, bool, u32 lane) {
-#pragma unroll
-  for (u32 r = 0; r < 2; r++)
-#pragma unroll
-    for (u32 j = 0; j < 2; j++) c.w[r][j] = load_weights16(rows.codes[r] + slice * (SLICE / 2) + j * GROUP + lane % 4 * 16);
-}
-DEVICE void load_codes(Codes<true>& c, const RowPair& rows, u32 slice, bool wide, u32 lane) {
-  u32 t = lane % 4;
-#pragma unroll
-  for (u32 r = 0; r < 2; r++)
-#pragma unroll
-    for (u32 q = 0; q < 4; q++) {
-      if (wide) {
-        c.w[r][q] = load_weights16(rows.codes[r] + slice * SLICE + q * GROUP + t * 16);
-      } else {
-        uint2 w = load_weights8(rows.codes[r] + slice * (SLICE / 2) + q * (GROUP / 2) + t * 8);
-        c.w[r][q] = make_uint4(w.x, w.y, 0, 0);
-      }
-    }
+// d += A B, 16 rows x 8 columns x 8 vectors, the factors cut to 11 bits.
+DEVICE void mma_tf32(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Adds one group's products: `d` of the high bytes, `e` of the low ones; rows g and g + 8, vectors 2 t and 2 t + 1.
-DEVICE void add_group(float (&sum)[4], const int (&d)[4], const int (&e)[4], const Scales& c, u32 q, float2 x0, float2 x1) {
-  float s0 = fourth(c.s[0], q), s1 = fourth(c.s[1], q), b0 = fourth(c.b[0], q), b1 = fourth(c.b[1], q);
-  sum[0] = fmaf(s0, x0.x * (float)(d[0] * 256 + e[0]), fmaf(b0, x0.y, sum[0]));
-  sum[1] = fmaf(s0, x1.x * (float)(d[1] * 256 + e[1]), fmaf(b0, x1.y, sum[1]));
-  sum[2] = fmaf(s1, x0.x * (float)(d[2] * 256 + e[2]), fmaf(b1, x0.y, sum[2]));
-  sum[3] = fmaf(s1, x1.x * (float)(d[3] * 256 + e[3]), fmaf(b1, x1.y, sum[3]));
-}
-// A group's products of 4-bit codes: the words of rows g and g + 8, the staged bytes of this lane's columns.
-DEVICE void multiply_group(float (&sum)[4], uint2 p, uint2 q, uint4 high, uint4 low, const Scales& c, u32 group, float2 x0,
-                           float2 x1) {
-  const u32 m = 0x0f0f0f0fu;
-  int d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
-  u32 a0 = p.x & m, a1 = q.x & m, a2 = p.x >> 4 & m, a3 = q.x >> 4 & m;
-  mma_bytes(d, a0, a1, a2, a3, high.x, high.y);
-  mma_bytes(e, a0, a1, a2, a3, low.x, low.y);
-  a0 = p.y & m, a1 = q.y & m, a2 = p.y >> 4 & m, a3 = q.y >> 4 & m;
-  mma_bytes(d, a0, a1, a2, a3, high.z, high.w);
-  mma_bytes(e, a0, a1, a2, a3, low.z, low.w);
-  add_group(sum, d, e, c, group, x0, x1);
-}
-// Of the 16 bytes that this lane and its partner have loaded: what it multiplies of the first group, and of the second.
-DEVICE void exchange(Codes<false>& c, u32 lane) {
-  bool upper = lane & 2;
-#pragma unroll
-  for (u32 r = 0; r < 2; r++)
-#pragma unroll
-    for (u32 j = 0; j < 2; j++) {
-      uint4 v = c.w[r][j];
-      u32 x = __shfl_xor_sync(ALL, upper ? v.x : v.z, 2), y = __shfl_xor_sync(ALL, upper ? v.y : v.w, 2);
-      c.w[r][j] = upper ? make_uint4(x, y, v.z, v.w) : make_uint4(v.x, v.y, x, y);
-    }
-}
-DEVICE void exchange(Codes<true>&, u32) {}
+// ---- copies of a thread into shared memory, counted in groups
 
-// Adds the products of a chunk (exchanged) with eight vectors: rows g and g + 8, vectors 2 t and 2 t + 1. `bytes`: the staged vector of
-// this lane's column (g) at the chunk's first group; `f0`, `f1`: scales and sums of vectors 2 t and 2 t + 1 there.
-DEVICE void multiply(float (&sum)[4], const Codes<false>& codes, const Scales& scales, const u8* bytes, const float2* f0,
-                     const float2* f1, u32 vectors, bool, u32 lane) {
-  // Lanes 1 and 2 have each other's quarter.
-  bytes += (lane % 2 * 2 + lane / 2 % 2) * 16;
-#pragma unroll
-  for (u32 j = 0; j < 2; j++) {
-    uint4 v = codes.w[0][j], w = codes.w[1][j];
-    uint2 p[2] = {make_uint2(v.x, v.y), make_uint2(v.z, v.w)}, q[2] = {make_uint2(w.x, w.y), make_uint2(w.z, w.w)};
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-      u32 group = 2 * j + i;
-      uint4 high = *(const uint4*)(bytes + group * 128), low = *(const uint4*)(bytes + group * 128 + 64);
-      multiply_group(sum, p[i], q[i], high, low, scales, group, f0[group * vectors], f1[group * vectors]);
-    }
-  }
+DEVICE void fetch16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-DEVICE void multiply(float (&sum)[4], const Codes<true>& codes, const Scales& scales, const u8* bytes, const float2* f0,
-                     const float2* f1, u32 vectors, bool wide, u32 lane) {
-  bytes += lane % 4 * 16;
-#pragma unroll
-  for (u32 group = 0; group < 4; group++) {
-    uint4 high = *(const uint4*)(bytes + group * 128), low = *(const uint4*)(bytes + group * 128 + 64);
-    float2 x0 = f0[group * vectors], x1 = f1[group * vectors];
-    uint4 a = codes.w[0][group], b = codes.w[1][group];
-    if (wide) {
-      // Codes of neighbouring columns lie together, so the bytes must too.
-      int d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
-      mma_bytes(d, a.x, b.x, a.y, b.y, __byte_perm(high.x, high.y, 0x5140), __byte_perm(high.x, high.y, 0x7362));
-      mma_bytes(e, a.x, b.x, a.y, b.y, __byte_perm(low.x, low.y, 0x5140), __byte_perm(low.x, low.y, 0x7362));
-      mma_bytes(d, a.z, b.z, a.w, b.w, __byte_perm(high.z, high.w, 0x5140), __byte_perm(high.z, high.w, 0x7362));
-      mma_bytes(e, a.z, b.z, a.w, b.w, __byte_perm(low.z, low.w, 0x5140), __byte_perm(low.z, low.w, 0x7362));
-      add_group(sum, d, e, scales, group, x0, x1);
-    } else {
-      multiply_group(sum, make_uint2(a.x, a.y), make_uint2(b.x, b.y), high, low, scales, group, x0, x1);
-    }
-  }
+DEVICE void fetch8(u32 to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
-// Puts a lane's sums of eight vectors to [vector][BATCH_SUMS].
-DEVICE void put_sums(float* to, const float (&sum)[4], u32 lane) {
-  float* p = to + lane % 4 * (2 * BATCH_SUMS) + lane / 4;
-  p[0] = sum[0];
-  p[BATCH_SUMS] = sum[1];
-  p[8] = sum[2];
-  p[BATCH_SUMS + 8] = sum[3];
+DEVICE void fetches_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All but the last LEFT groups are there.
+template <u32 LEFT> DEVICE void fetches_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// ---- memory of other blocks of the cluster
+
+DEVICE u32 shared_address_in(const void* p, u32 block) {
+  u32 to;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(p)), "r"(block));
+  return to;
+}
+DEVICE void put(u32 address, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory"); }
+DEVICE void put2(u32 address, float v, float w) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v), "f"(w) : "memory");
 }
 
-// ---- projections: y = W rmsnorm(x), or y += W x, of up to 8 (TILES = 1) or 16 (2) tokens a block
+// ---- projections: y = W rmsnorm(x), or y += W x, of up to 8 (TILES = 1) or 16 (2) tokens a cluster
 //
-// As in project.cu: tiles of 16 rows, a warp has a slice of 256 columns. Grid: (blocks, ceil(tokens / 16)).
-template <u32 SLICES, bool NORM, bool ADD, bool ANY, u32 TILES>
+// Tiles of 16 rows as in project.cu. A warp has a slice of 256 columns, of which its block has one or two, and every turn
+// another tile, whose codes it copies to places of its own, the first ones before the step's previous kernel is done.
+//
+// Codes of a tile's slice: 16 rows of 128 bytes (256 of 8-bit codes), in which blocks of 16 bytes lie such that lanes that
+// read together meet other banks; scales behind them, then biases, 8 bytes a row.
+//
+// Grid: (8 * clusters, ceil(tokens / most)).
+template <bool ANY> DEVICE void bring_slice(const ProjectArgs& a, u32 tile, u32 cols, u32 slice, u32 to, u32 lane) {
+  Tile t = find_tile(a, tile);
+  const u8* w = (const u8*)(t.matrix == 0 ? a.w0 : t.matrix == 1 ? a.w1 : t.matrix == 2 ? a.w2 : a.w3);
+  const u8* s = (const u8*)(t.matrix == 0 ? a.s0 : t.matrix == 1 ? a.s1 : t.matrix == 2 ? a.s2 : a.s3);
+  const u8* b = (const u8*)(t.matrix == 0 ? a.b0 : t.matrix == 1 ? a.b1 : t.matrix == 2 ? a.b2 : a.b3);
+  // A row too many repeats the last.
+  u32 last = t.rows - 1;
+  if (ANY && pick(a.shape.bits, t.matrix) == 8) {
+    u32 row = lane / 16, chunk = lane % 16, place = to + row * 256 + (chunk ^ row % 2 * 4) * 16;
+    w += (u64)t.row * cols + slice * 256 + chunk * 16;
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) fetch16(place + i * 512, w + min(2 * i + row, last) * cols);
+  } else {
+    u32 row = lane / 8, chunk = lane % 8, place = to + row * 128 + (chunk ^ row * 2) * 16;
+    w += (u64)t.row * (cols / 2) + slice * 128 + chunk * 16;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) fetch16(place + i * 512, w + min(4 * i + row, last) * (cols / 2));
+  }
+  const u8* groups = (lane < 16 ? s : b) + (u64)(t.row + min(lane % 16, last)) * (cols / GROUP * 2) + slice * 8;
+  fetch8(to + (ANY ? 4096 : 2048) + lane * 8, groups);
+}
+
+template <u32 WARPS, u32 SLICES, bool NORM, bool ADD, bool ANY, u32 TILES, u32 DEPTH>
 DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared) {
-  constexpr u32 cols = SLICES * SLICE, sets = BATCH_WARPS / SLICES, most = 8 * TILES;
-  constexpr u32 group_bytes = cols / GROUP * 2, tile_sums = SLICES * most * BATCH_SUMS;
-  constexpr u32 turn_tiles = SLICES == 16 ? 1 : 4;  // `turn_tiles` of native.rs
-  float* factors = (float*)shared;                // [16]
-  float* parts = factors + BATCH_TOKENS;          // [16][BATCH_WARPS]
-  float2* groups = (float2*)(shared + 2048);      // [cols / GROUP][16]
-  u8* vectors = shared + 2048 + cols / GROUP * BATCH_TOKENS * 8;
-  float* sums = (float*)(vectors + most * BATCH_ROW(cols));  // [2][turn_tiles][SLICES][most][BATCH_SUMS]
-  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, slice = warp % SLICES, set = warp / SLICES;
-  u32 first = l.each * blockIdx.x + min(blockIdx.x, l.more), count = l.each + (blockIdx.x < l.more ? 1 : 0);
+  constexpr u32 cols = SLICES * SLICE, own_slices = SLICES / BATCH_CLUSTER, own_cols = own_slices * SLICE, most = 8 * TILES;
+  // A turn: a tile for each warp, or for two of them; so many for each block to write.
+  constexpr u32 turn_tiles = WARPS / own_slices, own_tiles = turn_tiles / BATCH_CLUSTER;
+  constexpr u32 tile_sums = 16 * most, codes_bytes = ANY ? 4096 : 2048, place_bytes = codes_bytes + 256;
+  constexpr u32 own_parts = own_cols / 128;
+  static_assert(!NORM || own_parts * BATCH_CLUSTER == 16, "parts");
+  float* parts = (float*)shared;                        // [16 tokens][16]: sums of squares of 128 columns
+  float2* groups = (float2*)(shared + 1024);            // [own_cols / GROUP][16]
+  u8* vectors = shared + 1024 + own_cols / GROUP * BATCH_TOKENS * 8;
+  float* sums = (float*)(vectors + most * BATCH_ROW(own_cols));  // [2][own_tiles][SLICES][16][most]
+  u8* places = (u8*)(sums + 2 * own_tiles * SLICES * tile_sums);  // [WARPS][DEPTH]
+  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  u32 rank = blockIdx.x % BATCH_CLUSTER, cluster = blockIdx.x / BATCH_CLUSTER;
+  u32 first = l.each * cluster + min(cluster, l.more), count = l.each + (cluster < l.more ? 1 : 0);
   u32 token0 = blockIdx.y * most, tokens = min(most, l.tokens - token0);
+  u32 own_slice = warp % own_slices, slice = rank * own_slices + own_slice, turn_tile = warp / own_slices;
+  // Memory of another block may be written once that block has started.
+  cluster_arrive();
 
-  auto rows_of = [&](u32 k, bool& wide) {
-    Tile t = find_tile(a, first + k);
-    const u8* w = (const u8*)(t.matrix == 0 ? a.w0 : t.matrix == 1 ? a.w1 : t.matrix == 2 ? a.w2 : a.w3);
-    const u8* s = (const u8*)(t.matrix == 0 ? a.s0 : t.matrix == 1 ? a.s1 : t.matrix == 2 ? a.s2 : a.s3);
-    const u8* b = (const u8*)(t.matrix == 0 ? a.b0 : t.matrix == 1 ? a.b1 : t.matrix == 2 ? a.b2 : a.b3);
-    wide = ANY && pick(a.shape.bits, t.matrix) == 8;
-    RowPair r;
+  u8* mine = places + warp * (DEPTH * place_bytes);
 #pragma unroll
-    for (u32 j = 0; j < 2; j++) {
-      // A row too many repeats the last.
-      u64 row = t.row + min(lane / 4 + 8 * j, t.rows - 1);
-      r.codes[j] = w + row * (wide ? cols : cols / 2);
-      r.scales[j] = s + row * group_bytes;
-      r.biases[j] = b + row * group_bytes;
-    }
-    return r;
-  };
-  Codes<ANY> next;
-  Scales next_scales;
-  bool next_wide = false;
-  if (set < count) {
-    RowPair r = rows_of(set, next_wide);
-    load_codes(next, r, slice, next_wide, lane);
-    load_scales(next_scales, r, slice);
+  for (u32 i = 0; i < DEPTH; i++) {
+    u32 k = i * turn_tiles + turn_tile;
+    if (k < count) bring_slice<ANY>(a, first + k, cols, slice, shared_address(mine + i * place_bytes), lane);
+    fetches_end();
   }
-  constexpr u32 PASSES = cols / 4 / BATCH_THREADS;
-  static_assert(!NORM || PASSES == 1, "a warp's sum is a token's");
-  uint2 gain[PASSES];
-  if (NORM) {
-#pragma unroll
-    for (u32 j = 0; j < PASSES; j++) gain[j] = ((const uint2*)a.gain)[j * BATCH_THREADS + threadIdx.x];
-  }
+  uint2 gain;
+  if (NORM) gain = ((const uint2*)a.gain)[rank * (own_cols / 4) + warp % own_parts * 32 + lane];
   grid_enter(l.step);
-  const float4* x = (const float4*)a.x + (u64)token0 * (cols / 4) + threadIdx.x;
-  u32 all = tokens * PASSES;
-  for (u32 n0 = 0; n0 < all; n0 += AHEAD) {
-    float4 v[AHEAD];
-    u8* rows[AHEAD];
-    float2* places[AHEAD];
-    u32 at[AHEAD];
+  cluster_wait();
+  // A warp makes bytes of 128 columns of N tokens at once; `side` warps have the same columns.
+  constexpr u32 side = WARPS / own_parts, N = BATCH_TOKENS / side;
+  static_assert(N == 1 || N == 2, "sums of squares");
+  u32 part = warp % own_parts;
+  const float4* x = (const float4*)a.x + (u64)token0 * (cols / 4) + rank * (own_cols / 4) + part * 32 + lane;
+  for (u32 n0 = warp / own_parts; n0 < tokens; n0 += side * N) {
+    float4 v[N];
+    u8* rows[N];
+    float2* scales[N];
+    u32 at[N], token[N];
+    float squares[N];
 #pragma unroll
-    for (u32 i = 0; i < AHEAD; i++) v[i] = load4(x + min(n0 + i, all - 1) * BATCH_THREADS);
-    float squares[AHEAD];
+    for (u32 i = 0; i < N; i++) {
+      // One too many is the first once more.
+      token[i] = n0 + i * side < tokens ? n0 + i * side : n0;
+      v[i] = load4(x + token[i] * (cols / 4));
+    }
 #pragma unroll
-    for (u32 i = 0; i < AHEAD; i++) {
-      // One too many is the last once more.
-      u32 n = min(n0 + i, all - 1), token = n / PASSES, pass = n % PASSES;
-      rows[i] = vectors + token * BATCH_ROW(cols);
-      places[i] = groups + token;
-      at[i] = pass * BATCH_THREADS + threadIdx.x;
+    for (u32 i = 0; i < N; i++) {
+      rows[i] = vectors + token[i] * BATCH_ROW(own_cols);
+      scales[i] = groups + token[i];
+      at[i] = part * 32 + lane;
       if (NORM) {
         squares[i] = dot(v[i], v[i]);
-        float4 g = bfloats4(gain[PASSES == 1 ? 0 : pass]);
-        v[i] = make_float4(v[i].x * g.x, v[i].y * g.y, v[i].z * g.z, v[i].w * g.w);
+        float4 f = bfloats4(gain);
+        v[i] = make_float4(v[i].x * f.x, v[i].y * f.y, v[i].z * f.z, v[i].w * f.w);
       }
     }
+    stage_vectors<N>(rows, scales, BATCH_TOKENS, at, v);
     if (NORM) {
-      static_assert(AHEAD == 4, "warp_sum4");
-      // Lanes 8 i to 8 i + 7 get the sum of vector n0 + i.
-      float part = warp_sum4(squares[0], squares[1], squares[2], squares[3], lane);
-      u32 token = min(n0 + lane / 8, tokens - 1);
-      if (lane % 8 == 0) parts[token * BATCH_WARPS + warp] = part;
+      // With two tokens the upper lanes have the second one's.
+      float sum = N == 1 ? warp_sum(squares[0]) : warp_sum2(squares[0], squares[N - 1], lane);
+      u32 which = lane < 16 ? token[0] : token[N - 1];
+      // To all blocks.
+      if (lane % 16 < BATCH_CLUSTER) put(shared_address_in(parts + which * 16 + rank * own_parts + part, lane % 16), sum);
     }
-    stage_vectors<AHEAD>(rows, places, BATCH_TOKENS, at, v);
   }
   __syncthreads();
-  if (NORM && threadIdx.x < tokens) {
-    float total = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < BATCH_WARPS; i++) total += parts[threadIdx.x * BATCH_WARPS + i];
-    factors[threadIdx.x] = rsqrtf(total / (float)cols + a.shape.eps);
-  }
 
-  // A column without a token repeats the last one's; nobody reads its sums.
+  // What does not change with the tile: scales of the activations, and their sums as two numbers of 11 bits. A column without
+  // a token has whatever lies there; nobody reads its sums.
   const u8* bytes[TILES];
-  const float2 *f0[TILES], *f1[TILES];
+  float scale[TILES][2][2];
+  u32 sum_high[TILES], sum_low[TILES];
 #pragma unroll
   for (u32 j = 0; j < TILES; j++) {
-    bytes[j] = vectors + min(8 * j + lane / 4, tokens - 1) * BATCH_ROW(cols) + slice * 512;
-    f0[j] = groups + slice * 4 * BATCH_TOKENS + min(8 * j + lane % 4 * 2, tokens - 1);
-    f1[j] = groups + slice * 4 * BATCH_TOKENS + min(8 * j + lane % 4 * 2 + 1, tokens - 1);
+    bytes[j] = vectors + min(8 * j + g, tokens - 1) * BATCH_ROW(own_cols) + own_slice * 512 + t * 16;
+    const float2* f = groups + own_slice * 4 * BATCH_TOKENS;
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+      scale[j][0][i] = f[min(8 * j + 2 * t + i, tokens - 1)].x;
+      scale[j][1][i] = f[2 * BATCH_TOKENS + min(8 * j + 2 * t + i, tokens - 1)].x;
+    }
+    float sum = f[t * BATCH_TOKENS + min(8 * j + g, tokens - 1)].y;
+    sum_high[j] = __float_as_uint(sum) & 0xffffe000u;
+    sum_low[j] = __float_as_uint(sum - __uint_as_float(sum_high[j]));
   }
+
+  // Sums of a tile's slice: [row][token], a row's pairs of tokens in an order of its own, for the banks.
+  auto place_in = [](u32 row, u32 token) { return row * most + (token ^ row / (32 / most) % (most / 2) * 2); };
+  // A thread writes a row of a token.
+  u32 row = threadIdx.x % 16, token = threadIdx.x / 16 % most, own_tile = threadIdx.x / (16 * most);
+  float norm = 1.0f;
+  auto place_of = [&](u32 base) -> float* {
+    u32 k = base + own_tile * BATCH_CLUSTER + rank;
+    if (own_tile >= own_tiles || token >= tokens || k >= count) return 0;
+    Tile tile = find_tile(a, first + k);
+    if (row >= tile.rows) return 0;
+    return (float*)a.y + (u64)(token0 + token) * a.shape.stride + tile.before + tile.row + row;
+  };
+  auto finish = [&](float* y, float old, u32 turn) {
+    if (NORM && turn == 0) {
+      float total = 0.0f;
+#pragma unroll
+      for (u32 i = 0; i < 16; i++) total += parts[token * 16 + i];
+      norm = rsqrtf(total / (float)cols + a.shape.eps);
+    }
+    if (!y) return;
+    const float* p = sums + (turn % 2 * own_tiles + own_tile) * SLICES * tile_sums + place_in(row, token);
+    float v = 0.0f;
+#pragma unroll
+    for (u32 s = 0; s < SLICES; s++) v += p[s * tile_sums];
+    *y = ADD ? old + v : v * norm;
+  };
+  const u32 m = 0x0f0f0f0fu;
+  u32 owner = shared_address_in(sums, turn_tile % BATCH_CLUSTER) + 4 * (turn_tile / BATCH_CLUSTER * SLICES + slice) * tile_sums;
+  // Sums of two turns have places of their own: with no more turns than that, the blocks meet once, at the end.
+  bool once = count <= 2 * turn_tiles;
+  float* y = 0;
+  float old = 0.0f;
   u32 turn = 0;
-  for (u32 base = 0; base < count; base += turn_tiles) {
-    u32 n = min(turn_tiles, count - base);
-    float* turn_sums = sums + turn * turn_tiles * tile_sums;
-    turn ^= 1;
-    for (u32 k = set; k < n; k += sets) {
-      Codes<ANY> now = next;
-      Scales scales = next_scales;
-      bool wide = next_wide;
-      // Turns hold a multiple of the sets, so this is the warp's next tile in the next turn too.
-      if (base + k + sets < count) {
-        RowPair r = rows_of(base + k + sets, next_wide);
-        load_codes(next, r, slice, next_wide, lane);
-        load_scales(next_scales, r, slice);
+  for (u32 base = 0; base < count; base += turn_tiles, turn++) {
+    u32 k = base + turn_tile;
+    float sum[TILES][4];
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0.0f;
+    fetches_wait<DEPTH - 1>();
+    __syncwarp();
+    u8* place = mine + turn % DEPTH * place_bytes;
+    if (k < count) {
+      bool wide = ANY && pick(a.shape.bits, find_tile(a, first + k).matrix) == 8;
+      const u8* group_rows = place + codes_bytes + g * 8;
+      uint2 s0 = *(const uint2*)group_rows, s1 = *(const uint2*)(group_rows + 64);
+      u32 b0 = (u32)*(const u16*)(group_rows + 128 + t * 2) << 16, b1 = (u32)*(const u16*)(group_rows + 192 + t * 2) << 16;
+#pragma unroll
+      for (u32 j = 0; j < TILES; j++) mma_tf32(sum[j], b0, b1, b0, b1, sum_high[j], sum_low[j]);
+#pragma unroll
+      for (u32 q = 0; q < 4; q++) {
+        u32 w0 = q < 2 ? s0.x : s0.y, w1 = q < 2 ? s1.x : s1.y;
+        Factor f0 = factor_of(q % 2 ? bfloat_high(w0) : bfloat_low(w0)), f1 = factor_of(q % 2 ? bfloat_high(w1) : bfloat_low(w1));
+        uint4 c0, c1;
+        if (wide) {
+          const u8* p = place + g * 256 + ((4 * q + t) ^ g % 2 * 4) * 16;
+          c0 = *(const uint4*)p;
+          c1 = *(const uint4*)(p + 8 * 256);
+        } else {
+          const u8* p = place + g * 128 + (q ^ g % 4) * 32 + t * 8;
+          uint2 v = *(const uint2*)p, w = *(const uint2*)(p + 8 * 128);
+          c0 = make_uint4(v.x & m, v.x >> 4 & m, v.y & m, v.y >> 4 & m);
+          c1 = make_uint4(w.x & m, w.x >> 4 & m, w.y & m, w.y >> 4 & m);
+        }
+#pragma unroll
+        for (u32 j = 0; j < TILES; j++) {
+          uint4 high = *(const uint4*)(bytes[j] + q * 128), low = *(const uint4*)(bytes[j] + q * 128 + 64);
+          if (wide) {
+            // Codes of neighbouring columns lie together, so the bytes must too.
+            high = make_uint4(__byte_perm(high.x, high.y, 0x5140), __byte_perm(high.x, high.y, 0x7362),
+                              __byte_perm(high.z, high.w, 0x5140), __byte_perm(high.z, high.w, 0x7362));
+            low = make_uint4(__byte_perm(low.x, low.y, 0x5140), __byte_perm(low.x, low.y, 0x7362),
+                             __byte_perm(low.z, low.w, 0x5140), __byte_perm(low.z, low.w, 0x7362));
+          }
+          int d[4], e[4];
+          mma_bytes_first(d, c0.x, c1.x, c0.y, c1.y, high.x, high.y);
+          mma_bytes_first(e, c0.x, c1.x, c0.y, c1.y, low.x, low.y);
+          mma_bytes(d, c0.z, c1.z, c0.w, c1.w, high.z, high.w);
+          mma_bytes(e, c0.z, c1.z, c0.w, c1.w, low.z, low.w);
+          sum[j][0] = fmaf(scale[j][q / 2][0], scaled(f0, d[0], e[0]), sum[j][0]);
+          sum[j][1] = fmaf(scale[j][q / 2][1], scaled(f0, d[1], e[1]), sum[j][1]);
+          sum[j][2] = fmaf(scale[j][q / 2][0], scaled(f1, d[2], e[2]), sum[j][2]);
+          sum[j][3] = fmaf(scale[j][q / 2][1], scaled(f1, d[3], e[3]), sum[j][3]);
+        }
       }
-      exchange(now, lane);
+    }
+    __syncwarp();
+    u32 ahead = k + DEPTH * turn_tiles;
+    if (ahead < count) bring_slice<ANY>(a, first + ahead, cols, slice, shared_address(place), lane);
+    fetches_end();
+    // The turn before: its sums arrived while this one was computed.
+    if (!once && turn > 0) {
+      cluster_wait();
+      finish(y, old, turn - 1);
+    }
+    if (k < count) {
+      u32 to = owner + turn % 2 * (own_tiles * SLICES * tile_sums * 4);
 #pragma unroll
       for (u32 j = 0; j < TILES; j++) {
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        multiply(sum, now, scales, bytes[j], f0[j], f1[j], BATCH_TOKENS, wide, lane);
-        put_sums(turn_sums + k * tile_sums + (slice * most + 8 * j) * BATCH_SUMS, sum, lane);
+        put2(to + 4 * place_in(g, 8 * j + 2 * t), sum[j][0], sum[j][1]);
+        put2(to + 4 * place_in(g + 8, 8 * j + 2 * t), sum[j][2], sum[j][3]);
       }
     }
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < n * tokens * TILE_ROWS; i += BATCH_THREADS) {
-      u32 row = i % TILE_ROWS, token = i / TILE_ROWS % tokens, k = i / TILE_ROWS / tokens;
-      Tile tile = find_tile(a, first + base + k);
-      if (row >= tile.rows) continue;
-      const float* p = turn_sums + k * tile_sums + token * BATCH_SUMS + row;
-      float v = 0.0f;
-#pragma unroll
-      for (u32 s = 0; s < SLICES; s++) v += p[s * most * BATCH_SUMS];
-      float* y = (float*)a.y + (u64)(token0 + token) * a.shape.stride + tile.before + tile.row + row;
-      *y = ADD ? load1(y) + v : v * (NORM ? factors[token] : 1.0f);
+    if (!once) {
+      cluster_arrive();
+      y = place_of(base);
+      if (ADD) old = y ? load1(y) : 0.0f;
     }
   }
-}
-#define PROJECT_BATCH(name, slices, norm, add, any, tiles)                                   \
-  extern "C" __global__ void __launch_bounds__(BATCH_THREADS, 1)                             \
-      name(const __grid_constant__ ProjectArgs a, const __grid_constant__ BatchLaunch l) {   \
-    extern __shared__ __align__(128) u8 shared[];                                            \
-    project_batch<slices, norm, add, any, tiles>(a, l, shared);                              \
+  if (once) {
+    cluster_arrive();
+    float* y0 = place_of(0);
+    y = place_of(turn_tiles);
+    float old0 = ADD && y0 ? load1(y0) : 0.0f;
+    if (ADD) old = y ? load1(y) : 0.0f;
+    cluster_wait();
+    finish(y0, old0, 0);
+    finish(y, old, 1);
+  } else {
+    cluster_wait();
+    finish(y, old, turn - 1);
   }
-PROJECT_BATCH(native_batch_norm_8, 8, true, false, false, 1)
-PROJECT_BATCH(native_batch_norm_16, 8, true, false, false, 2)
-PROJECT_BATCH(native_batch_norm_mixed_8, 8, true, false, true, 1)
-PROJECT_BATCH(native_batch_norm_mixed_16, 8, true, false, true, 2)
-PROJECT_BATCH(native_batch_add_8, 16, false, true, false, 1)
-PROJECT_BATCH(native_batch_add_16, 16, false, true, false, 2)
+}
+#define PROJECT_BATCH(name, warps, slices, norm, add, any, tiles, depth)                          \
+  extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds__(warps * 32, 1) \
+      name(const __grid_constant__ ProjectArgs a, const __grid_constant__ BatchLaunch l) {        \
+    extern __shared__ __align__(128) u8 shared[];                                                 \
+    project_batch<warps, slices, norm, add, any, tiles, depth>(a, l, shared);                     \
+  }
+PROJECT_BATCH(native_batch_norm_8, 32, 8, true, false, false, 1, 2)
+PROJECT_BATCH(native_batch_norm_16, 32, 8, true, false, false, 2, 2)
+PROJECT_BATCH(native_batch_norm_mixed_8, 16, 8, true, false, true, 1, 1)
+PROJECT_BATCH(native_batch_norm_mixed_16, 16, 8, true, false, true, 2, 1)
+PROJECT_BATCH(native_batch_add_8, 32, 16, false, true, false, 1, 1)
+PROJECT_BATCH(native_batch_add_16, 32, 16, false, true, false, 2, 1)

@@ -14,6 +14,7 @@ typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 
 // Columns that share a scale and a bias.
 #define GROUP 64
@@ -67,6 +68,10 @@ DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* b) {
 }
 // A barrier of some of the block's warps.
 DEVICE void sync_some(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// A barrier of all blocks of a cluster.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- loads of what other kernels wrote: past the first-level cache
 

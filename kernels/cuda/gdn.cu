@@ -15,8 +15,6 @@ DEVICE float softplus(float x) {
   float e = expf(x);
   return x > 20.0f ? x : e < 1e-4f ? e - 0.5f * e * e : logf(1.0f + e);
 }
-DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Writes to the same place of another block of the cluster.
 DEVICE void store_remote(float* p, u32 block, float v) {
   u32 to;
@@ -85,7 +83,8 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
     for (int r = 0; r < 4; r++) {
       float d = __shfl_sync(ALL, delta, 8 * r);
       s[r] = make_float4(fmaf(d, k.x, s[r].x), fmaf(d, k.y, s[r].y), fmaf(d, k.z, s[r].z), fmaf(d, k.w, s[r].w));
-      state[r * (GDN_DIM / 4)] = s[r];
+      // Read next by another step, after far more than the second-level cache holds.
+      __stcs(state + r * (GDN_DIM / 4), s[r]);
     }
     float o = warp_sum4(dot(s[0], q), dot(s[1], q), dot(s[2], q), dot(s[3], q), lane);
     if ((lane & 7) == 0) outputs[warp * 4 + lane / 8] = o;

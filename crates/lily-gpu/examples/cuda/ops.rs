@@ -306,7 +306,7 @@ pub fn check_batches() -> Result<(), Box<dyn Error>> {
     for tokens in [2, 5, 8, 9, 16, 19] {
         for mut case in cases_of(tokens, 300) {
             let kind = case.plan.ops[0].kernel.clone();
-            if !["project_", "moe_"].iter().any(|k| kind.starts_with(k)) {
+            if !["project_", "moe_", "gdn_"].iter().any(|k| kind.starts_with(k)) {
                 continue;
             }
             for alike in [false, true] {

@@ -19,6 +19,9 @@ pub struct Limits {
     pub multiprocessors: u32,
     /// Bytes of shared memory a block can have.
     pub shared: u32,
+    /// Clusters of eight blocks, each with a multiprocessor to itself, that run at once. Fewer than an eighth of the
+    /// multiprocessors: those of a cluster are neighbours. 0 where there are none, or before kernels are loaded.
+    pub clusters: u32,
 }
 
 /// A device with its context, and two streams: one for steps, one for copies to and from the host.
@@ -159,6 +162,7 @@ impl Driver {
                 + self.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             multiprocessors: self.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared: self.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            clusters: 0,
         })
     }
 
@@ -346,6 +350,33 @@ impl Driver {
             self.function_attribute(f, A::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
             self.function_attribute(f, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
         ])
+    }
+
+    /// How many clusters of `cluster` blocks of a kernel run at once.
+    pub fn clusters(&self, f: Function, cluster: u32, threads: u32, shared: u32) -> Result<u32> {
+        let mut value = cu::CUlaunchAttributeValue { pad: [0; 64] };
+        value.clusterDim = cu::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+        let mut attribute = cu::CUlaunchAttribute {
+            id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value,
+        };
+        let config = cu::CUlaunchConfig {
+            gridDimX: cluster,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.main.0,
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut count = 0;
+        // SAFETY: a function of ours; the structures live until the call returns, which writes one value to a local.
+        check("asking a kernel", unsafe { cu::cuOccupancyMaxActiveClusters(&mut count, f.0, &config) })?;
+        Ok(count.max(0) as u32)
     }
 
     /// Launches on the main stream; while a graph is recorded this adds to it.

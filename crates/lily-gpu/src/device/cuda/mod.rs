@@ -11,6 +11,7 @@ mod driver;
 mod expand;
 mod fill;
 mod native;
+mod native_batch;
 mod native_prefill;
 mod profile;
 #[cfg(test)]
@@ -58,6 +59,17 @@ pub enum Together {
     Always,
     /// None.
     Never,
+}
+
+impl Together {
+    /// Fewest tokens that go together, where `measured` was found to be fastest.
+    fn from(self, measured: u32) -> u32 {
+        match self {
+            Together::Measured => measured,
+            Together::Always => 2,
+            Together::Never => u32::MAX,
+        }
+    }
 }
 
 /// Which kernels run and how: for comparisons. The default is the fast one.
@@ -196,6 +208,12 @@ impl CudaDevice {
             let module = self.module(&compile::native_program(self.limits.arch, self.manifest)?)?;
             for symbol in native::symbols(self.limits.arch) {
                 self.native.insert(symbol, self.driver.function(&module, symbol, &self.limits)?);
+            }
+            let (symbol, threads) = native_batch::LARGEST;
+            if let Some(&f) = self.native.get(symbol) {
+                // Where the driver does not know, steps of several sequences run without clusters.
+                let count = self.driver.clusters(f, native_batch::CLUSTER, threads, self.limits.shared);
+                self.limits.clusters = count.unwrap_or(0);
             }
         }
         Ok(())

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use lily_msl::manifest::{ArgManifest, KernelManifest, Manifest};
 
 use super::{
-    CudaOptions, Together,
+    CudaOptions,
     driver::Limits,
+    native_batch,
     native_prefill::{HOPPER, HOPPER_SYMBOLS},
 };
 use crate::{
@@ -189,11 +190,7 @@ pub struct Step {
 pub fn reads_two_back(symbol: &str) -> bool {
     matches!(
         symbol,
-        "native_moe_gate_up"
-            | "native_moe_down"
-            | "native_batch_gate_up"
-            | "native_batch_down"
-            | "native_attention_combine"
+        "native_moe_gate_up" | "native_moe_down" | "native_batch_down" | "native_attention_combine"
     )
 }
 
@@ -249,7 +246,7 @@ pub fn route(op: &Op, limits: &Limits, options: &CudaOptions) -> Option<Launch> 
     if limits.arch < super::compile::NATIVE_ARCH {
         return None;
     }
-    if let Some(launch) = batch(op, limits, options).filter(|l| l.shared <= limits.shared) {
+    if let Some(launch) = native_batch::route(op, limits, options).filter(|l| l.shared <= limits.shared) {
         return Some(launch);
     }
     let launch = match op.kernel.as_str() {
@@ -271,7 +268,7 @@ const MOST_STAGES: u32 = 12;
 /// Most tokens whose activations a block keeps.
 const MOST_TOKENS: u32 = 8;
 /// Rows of a tile.
-const TILE_ROWS: u32 = 16;
+pub(super) const TILE_ROWS: u32 = 16;
 
 /// `STAGED_BYTES` of common.cuh, padded.
 const fn staged(cols: u32) -> u32 {
@@ -307,108 +304,6 @@ fn project(op: &Op, limits: &Limits) -> Option<Launch> {
         threads: 17 * 32,
         shared: 1024 + (most_tokens * staged(cols)).next_multiple_of(128) + sums + stages * stage,
         extra: vec![tiles / blocks, tiles % blocks, stages, stage, tokens, most_tokens],
-    })
-}
-
-/// Fewest tokens for which a product's weights are read once for all of them, rather than once for each from the second-level
-/// cache (H200, see bench/cuda.md): projections, the experts' down. The experts' gate and up have no such number: with one
-/// or two tokens an expert there is little to share.
-const TOGETHER_FROM: [u32; 2] = [3, 8];
-
-/// The kernel of batch.cu or batch_moe.cu for an op of a step of several sequences.
-fn batch(op: &Op, limits: &Limits, options: &CudaOptions) -> Option<Launch> {
-    let tokens = match op.kernel.as_str() {
-        k if k.starts_with("project_") => op.grid[1],
-        k if k.starts_with("moe_gate_up_") || k.starts_with("moe_down_") => op.grid[2],
-        _ => return None,
-    };
-    let from = |measured| match options.together {
-        Together::Measured => measured,
-        Together::Always => 2,
-        Together::Never => u32::MAX,
-    };
-    match op.kernel.as_str() {
-        k if k.starts_with("moe_gate_up_") => {
-            batch_gate_up(op, tokens, limits).filter(|_| tokens >= from(u32::MAX))
-        }
-        k if k.starts_with("moe_down_") => {
-            batch_down(op, tokens).filter(|_| tokens >= from(TOGETHER_FROM[1]))
-        }
-        _ => batch_project(op, tokens, limits).filter(|_| tokens >= from(TOGETHER_FROM[0])),
-    }
-}
-
-/// `BATCH_TOKENS` of batch.cu.
-const BATCH_TOKENS: u32 = 16;
-/// Bytes of a tile's sums for one token: `BATCH_SUMS` of batch.cu.
-const BATCH_SUMS: u32 = 20 * 4;
-/// `Grouped` of batch_moe.cu, padded.
-const GROUPED: u32 = (16 * 384 + 128 * (4 + 4 + 4 + 8) + 256 * 8 + 36u32).next_multiple_of(128);
-
-/// `BATCH_ROW` of batch.cu.
-const fn batch_row(cols: u32) -> u32 {
-    cols * 2 + 64
-}
-
-fn batch_project(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
-    let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
-    let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
-    let widest = bits[..matrices].iter().copied().max()?;
-    let few = tokens <= 8;
-    let symbol = match (op.kernel.starts_with("project_norm_"), cols, widest, few) {
-        (true, 2048, 4, true) => "native_batch_norm_8",
-        (true, 2048, 4, false) => "native_batch_norm_16",
-        (true, 2048, 8, true) => "native_batch_norm_mixed_8",
-        (true, 2048, 8, false) => "native_batch_norm_mixed_16",
-        (false, 4096, 4, true) => "native_batch_add_8",
-        (false, 4096, 4, false) => "native_batch_add_16",
-        _ => return None,
-    };
-    let together = if few { 8 } else { BATCH_TOKENS };
-    let tiles: u32 = rows[..matrices].iter().map(|r| r.div_ceil(TILE_ROWS)).sum();
-    let blocks = tiles.min(limits.multiprocessors);
-    let slices = cols / 256;
-    let turn_tiles = if slices == 16 { 1 } else { 4 };
-    let vectors = cols / 64 * BATCH_TOKENS * 8 + together * batch_row(cols);
-    Some(Launch {
-        symbol,
-        grid: [blocks, tokens.div_ceil(together), 1],
-        threads: 512,
-        shared: 2048 + vectors + 2 * turn_tiles * slices * together * BATCH_SUMS,
-        extra: vec![tiles / blocks, tiles % blocks, tokens, 0],
-    })
-}
-
-fn batch_gate_up(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
-    let sizes = [scalar(op, "hidden")?, scalar(op, "width")?, scalar(op, "chosen")?];
-    if sizes != [2048, 512, 8] || scalar(op, "experts")? > 256 {
-        return None;
-    }
-    // Factors and parts of the norm, scales and sums, staged vectors, two turns of four units' sums.
-    let norm = BATCH_TOKENS * 4 * 17;
-    let vectors = 2048 / 64 * BATCH_TOKENS * 8 + BATCH_TOKENS * batch_row(2048);
-    Some(Launch {
-        symbol: "native_batch_gate_up",
-        grid: [limits.multiprocessors, 1, tokens.div_ceil(BATCH_TOKENS)],
-        threads: 512,
-        shared: GROUPED + norm + vectors + 2 * 4 * 4 * 8 * BATCH_SUMS,
-        extra: vec![0, 0, tokens, 0],
-    })
-}
-
-fn batch_down(op: &Op, tokens: u32) -> Option<Launch> {
-    let (hidden, experts) = (scalar(op, "hidden")?, scalar(op, "experts")?);
-    let widths = [scalar(op, "width")?, scalar(op, "shared_width")?, scalar(op, "chosen")?];
-    if hidden % 16 != 0 || experts > 256 || widths != [512, 512, 8] {
-        return None;
-    }
-    let vectors = BATCH_TOKENS * 9;
-    Some(Launch {
-        symbol: "native_batch_down",
-        grid: [hidden / 16, 1, tokens.div_ceil(BATCH_TOKENS)],
-        threads: 512,
-        shared: GROUPED + vectors * (512 / 64 * 8 + BATCH_SUMS + batch_row(512)),
-        extra: vec![0, 0, tokens, 0],
     })
 }
 

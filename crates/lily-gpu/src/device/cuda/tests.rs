@@ -17,7 +17,7 @@ use crate::{
 };
 use lily_model::{ModelConfig, config::Quantization};
 
-const H200: Limits = Limits { arch: 90, multiprocessors: 132, shared: 232_448 };
+const H200: Limits = Limits { arch: 90, multiprocessors: 132, shared: 232_448, clusters: 15 };
 
 fn plan(tokens: usize) -> Plan {
     let config = ModelConfig::qwen3_6_35b_a3b(4);
@@ -115,17 +115,19 @@ fn experts() {
 #[test]
 fn measured_batches() {
     let at = |tokens: usize, label: &str| route(&op(&plan(tokens), label), &H200).expect("native").symbol;
-    for (tokens, project, down) in [
-        (1, "native_project_norm", "native_moe_down"),
-        (2, "native_project_norm", "native_moe_down"),
-        (3, "native_batch_norm_8", "native_moe_down"),
-        (7, "native_batch_norm_8", "native_moe_down"),
-        (8, "native_batch_norm_8", "native_batch_down"),
-        (32, "native_batch_norm_16", "native_batch_down"),
+    for (tokens, project, gate_up, down) in [
+        (1, "native_project_norm", "native_moe_gate_up", "native_moe_down"),
+        (2, "native_project_norm", "native_moe_gate_up", "native_moe_down"),
+        (3, "native_batch_norm_8", "native_moe_gate_up", "native_moe_down"),
+        (5, "native_batch_norm_8", "native_moe_gate_up", "native_moe_down"),
+        (6, "native_batch_norm_8", "native_moe_gate_up", "native_batch_down"),
+        (8, "native_batch_norm_8", "native_moe_gate_up", "native_batch_down"),
+        (9, "native_batch_norm_16", "native_batch_gate_up", "native_batch_down"),
+        (32, "native_batch_norm_16", "native_batch_gate_up", "native_batch_down"),
     ] {
         assert_eq!(at(tokens, "layers.0.gdn.in"), project, "{tokens}");
+        assert_eq!(at(tokens, "layers.0.experts.gate_up"), gate_up, "{tokens}");
         assert_eq!(at(tokens, "layers.0.experts.down"), down, "{tokens}");
-        assert_eq!(at(tokens, "layers.0.experts.gate_up"), "native_moe_gate_up", "{tokens}");
     }
 }
 
@@ -133,9 +135,10 @@ fn measured_batches() {
 #[test]
 fn batches() {
     let options = CudaOptions { together: Together::Always, ..CudaOptions::default() };
-    let at = |tokens: usize, label: &str| {
-        native::route(&op(&plan(tokens), label), &H200, &options).expect("native")
+    let with = |limits: &Limits, tokens: usize, label: &str| {
+        native::route(&op(&plan(tokens), label), limits, &options).expect("native")
     };
+    let at = |tokens: usize, label: &str| with(&H200, tokens, label);
     for (tokens, symbol, blocks) in [
         (1, "native_project_norm", 1),
         (2, "native_batch_norm_8", 1),
@@ -146,26 +149,37 @@ fn batches() {
         (32, "native_batch_norm_16", 2),
     ] {
         let l = at(tokens, "layers.0.gdn.in");
-        assert_eq!((l.symbol, l.grid), (symbol, [132, blocks, 1]), "{tokens}");
+        assert_eq!((l.symbol, l.grid[1]), (symbol, blocks), "{tokens}");
+        // 15 clusters of eight blocks: 51 of the 772 tiles for each, one more for seven of them.
         if tokens > 1 {
-            assert_eq!((l.threads, l.extra.as_slice()), (512, &[5, 112, tokens as u32, 0][..]));
+            assert_eq!((l.grid[0], l.threads), (120, 1024));
+            assert_eq!(l.extra, [51, 7, tokens as u32, 0]);
         }
     }
     assert_eq!(at(3, "layers.0.router").symbol, "native_batch_norm_mixed_8");
     assert_eq!(at(13, "layers.0.router").symbol, "native_batch_norm_mixed_16");
     assert_eq!(at(8, "layers.0.gdn.out").symbol, "native_batch_add_8");
-    assert_eq!(
-        (at(9, "layers.0.gdn.out").symbol, at(9, "layers.0.gdn.out").grid),
-        ("native_batch_add_16", [128, 1, 1])
-    );
-    assert_eq!(
-        (at(16, "layers.0.experts.gate_up").symbol, at(17, "layers.0.experts.gate_up").grid),
-        ("native_batch_gate_up", [132, 1, 2])
-    );
-    assert_eq!(
-        (at(16, "layers.0.experts.down").symbol, at(16, "layers.0.experts.down").grid),
-        ("native_batch_down", [128, 1, 1])
-    );
+    // 128 tiles: eight for seven clusters, nine for eight.
+    let l = at(9, "layers.0.gdn.out");
+    assert_eq!((l.symbol, l.grid), ("native_batch_add_16", [120, 1, 1]));
+    assert_eq!(l.extra, [8, 8, 9, 0]);
+    let l = at(17, "layers.0.experts.gate_up");
+    assert_eq!((l.symbol, l.grid, l.threads), ("native_batch_gate_up", [132, 1, 2], 1024));
+    let l = at(16, "layers.0.experts.down");
+    assert_eq!((l.symbol, l.grid, l.threads), ("native_batch_down", [120, 1, 1], 864));
+    assert_eq!(l.extra, [8, 8, 16, 0]);
+    // Other GPUs. A cluster has room for nine tiles, so 15 it is; blocks of few multiprocessors would have units of more
+    // than two jobs; without clusters no kernel of a batch.
+    let with_clusters = |clusters| with(&Limits { clusters, ..H200 }, 16, "layers.0.experts.down").grid[0];
+    assert_eq!([8, 14, 15, 16, 18].map(with_clusters), [120, 120, 120, 128, 144]);
+    for (multiprocessors, symbol) in [(126, "native_moe_gate_up"), (127, "native_batch_gate_up")] {
+        let l = with(&Limits { multiprocessors, ..H200 }, 16, "layers.0.experts.gate_up");
+        assert_eq!(l.symbol, symbol);
+    }
+    for label in ["layers.0.gdn.in", "layers.0.experts.gate_up", "layers.0.experts.down"] {
+        let l = with(&Limits { clusters: 0, ..H200 }, 16, label);
+        assert!(!l.symbol.contains("batch"), "{label}");
+    }
 }
 
 /// Attention without packing: eight blocks do what one does with it.
