@@ -15,6 +15,8 @@ mod native_batch;
 mod native_prefill;
 mod profile;
 #[cfg(test)]
+mod rings;
+#[cfg(test)]
 mod tests;
 mod workspace;
 
