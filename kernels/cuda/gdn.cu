@@ -2,7 +2,7 @@
 //
 // Four blocks a value head, a cluster: a block has 32 of the 128 values, a warp four rows of the state, which it holds
 // in registers, loaded before the step's previous kernel is done. The gated norm runs over the head, so the blocks of a
-// cluster exchange their sums of squares. Grid: (4 * value_heads, tokens of different sequences); 288 threads.
+// cluster exchange their sums of squares. Grid: (4 * value_heads, tokens of different sequences); 256 threads.
 #define GDN_DIM 128
 #define GDN_TAPS 4
 #define GDN_PARTS 4
@@ -15,6 +15,11 @@ DEVICE float softplus(float x) {
   float e = expf(x);
   return x > 20.0f ? x : e < 1e-4f ? e - 0.5f * e * e : logf(1.0f + e);
 }
+// What a channel's convolution gives, of its weights, the three inputs before, and the present one.
+DEVICE float convolve(uint2 weights, const float (&before)[3], float now) {
+  float4 w = bfloats4(weights);
+  return silu(w.x * before[0] + w.y * before[1] + w.z * before[2] + w.w * now);
+}
 // Writes to the same place of another block of the cluster.
 DEVICE void store_remote(float* p, u32 block, float v) {
   u32 to;
@@ -22,7 +27,7 @@ DEVICE void store_remote(float* p, u32 block, float v) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
 }
 
-extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(288)
+extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(256, 5)
     native_gdn_step(const __grid_constant__ GdnArgs a, const __grid_constant__ GdnLaunch l) {
   __shared__ __align__(16) float qkv[2 * GDN_DIM + GDN_VALUES];
   __shared__ float outputs[GDN_VALUES];
@@ -38,57 +43,65 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   u32 position = loadu((const u32*)a.positions + token), slot = loadu((const u32*)a.slots + token);
 
   // What does not depend on this step: convolution inputs of before, weights, state.
-  u32 channel = tid < GDN_DIM       ? key_head * GDN_DIM + tid
-                : tid < 2 * GDN_DIM ? key_width + key_head * GDN_DIM + tid - GDN_DIM
-                                    : 2 * key_width + head * GDN_DIM + part * GDN_VALUES + tid - 2 * GDN_DIM;
-  float* taps = (float*)a.ring + (u64)slot * (GDN_TAPS * channels) + channel;
-  float4 w = bfloats4(((const uint2*)a.conv_weight)[channel]);
-  float before0 = load1(taps + (position + 1) % GDN_TAPS * channels);
-  float before1 = load1(taps + (position + 2) % GDN_TAPS * channels);
-  float before2 = load1(taps + (position + 3) % GDN_TAPS * channels);
+  // A thread's channel of q or k; of the last warp also one of v.
+  u32 channel = (tid < GDN_DIM ? 0 : key_width - GDN_DIM) + key_head * GDN_DIM + tid;
+  u32 v_channel = 2 * key_width + head * GDN_DIM + part * GDN_VALUES + lane;
+  float* ring = (float*)a.ring + (u64)slot * (GDN_TAPS * channels);
+  u32 before_at[3], now_at = position % GDN_TAPS * channels;
+#pragma unroll
+  for (u32 i = 0; i < 3; i++) before_at[i] = (position + 1 + i) % GDN_TAPS * channels;
+  float before[3], v_before[3] = {0.0f, 0.0f, 0.0f};
+  uint2 w = ((const uint2*)a.conv_weight)[channel], v_w = make_uint2(0, 0);
+#pragma unroll
+  for (u32 i = 0; i < 3; i++) before[i] = load1(ring + before_at[i] + channel);
+  if (warp == 7) {
+    v_w = ((const uint2*)a.conv_weight)[v_channel];
+#pragma unroll
+    for (u32 i = 0; i < 3; i++) v_before[i] = load1(ring + before_at[i] + v_channel);
+  }
   float rate = expf(((const float*)a.a_log)[head]), dt_bias = ((const float*)a.dt_bias)[head];
   u32 row0 = part * GDN_VALUES + warp * 4;
   float4* state = (float4*)a.state + (((u64)slot * a.shape.value_heads + head) * GDN_DIM + row0) * (GDN_DIM / 4) + lane;
   float4 s[4];
-  if (warp < 8) {
 #pragma unroll
-    for (int r = 0; r < 4; r++) s[r] = load4(state + r * (GDN_DIM / 4));
-  }
+  for (int r = 0; r < 4; r++) s[r] = load4(state + r * (GDN_DIM / 4));
   u16 gain = 0;
   if (warp == 0) gain = ((const u16*)a.gain)[part * GDN_VALUES + lane];
   grid_enter(l.step);
 
-  float now = load1(in + channel);
+  float now = load1(in + channel), v_now = warp == 7 ? load1(in + v_channel) : 0.0f;
   float beta = sigmoid(load1(in + channels + value_width + head));
   float decay = expf(-rate * softplus(load1(in + channels + value_width + a.shape.value_heads + head) + dt_bias));
   float z = warp == 0 ? load1(in + channels + head * GDN_DIM + part * GDN_VALUES + lane) : 0.0f;
-  qkv[tid] = silu(w.x * before0 + w.y * before1 + w.z * before2 + w.w * now);
+  qkv[tid] = convolve(w, before, now);
   // Blocks that share channels compute them alike; the first of them keeps the input. The place written is none that
   // any of them reads.
-  if (tid >= 2 * GDN_DIM || (part == 0 && head % together == 0)) taps[position % GDN_TAPS * channels] = now;
+  if (part == 0 && head % together == 0) ring[now_at + channel] = now;
+  if (warp == 7) {
+    qkv[2 * GDN_DIM + lane] = convolve(v_w, v_before, v_now);
+    ring[now_at + v_channel] = v_now;
+  }
   __syncthreads();
 
-  if (warp < 8) {
-    float4 q = ((const float4*)qkv)[lane], k = ((const float4*)qkv)[GDN_DIM / 4 + lane];
-    float both = warp_sum2(dot(q, q), dot(k, k), lane);
-    float qq = __shfl_sync(ALL, both, 0), kk = __shfl_sync(ALL, both, 16);
-    float fq = rsqrtf(qq + 1e-6f) * rsqrtf((float)GDN_DIM), fk = rsqrtf(kk + 1e-6f);
-    q = make_float4(q.x * fq, q.y * fq, q.z * fq, q.w * fq);
-    k = make_float4(k.x * fk, k.y * fk, k.z * fk, k.w * fk);
+  float4 q = ((const float4*)qkv)[lane], k = ((const float4*)qkv)[GDN_DIM / 4 + lane];
+  float both = warp_sum2(dot(q, q), dot(k, k), lane);
+  float qq = __shfl_sync(ALL, both, 0), kk = __shfl_sync(ALL, both, 16);
+  float fq = rsqrtf(qq + 1e-6f) * rsqrtf((float)GDN_DIM), fk = rsqrtf(kk + 1e-6f);
+  q = make_float4(q.x * fq, q.y * fq, q.z * fq, q.w * fq);
+  k = make_float4(k.x * fk, k.y * fk, k.z * fk, k.w * fk);
 #pragma unroll
-    for (int r = 0; r < 4; r++) s[r] = make_float4(s[r].x * decay, s[r].y * decay, s[r].z * decay, s[r].w * decay);
-    float seen = warp_sum4(dot(s[0], k), dot(s[1], k), dot(s[2], k), dot(s[3], k), lane);
-    float delta = beta * (qkv[2 * GDN_DIM + warp * 4 + lane / 8] - seen);
+  for (int r = 0; r < 4; r++) s[r] = make_float4(s[r].x * decay, s[r].y * decay, s[r].z * decay, s[r].w * decay);
+  float seen = warp_sum4(dot(s[0], k), dot(s[1], k), dot(s[2], k), dot(s[3], k), lane);
+  float delta = beta * (qkv[2 * GDN_DIM + warp * 4 + lane / 8] - seen);
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-      float d = __shfl_sync(ALL, delta, 8 * r);
-      s[r] = make_float4(fmaf(d, k.x, s[r].x), fmaf(d, k.y, s[r].y), fmaf(d, k.z, s[r].z), fmaf(d, k.w, s[r].w));
-      // Read next by another step, after far more than the second-level cache holds.
-      __stcs(state + r * (GDN_DIM / 4), s[r]);
-    }
-    float o = warp_sum4(dot(s[0], q), dot(s[1], q), dot(s[2], q), dot(s[3], q), lane);
-    if ((lane & 7) == 0) outputs[warp * 4 + lane / 8] = o;
+  for (int r = 0; r < 4; r++) {
+    float d = __shfl_sync(ALL, delta, 8 * r);
+    s[r] = make_float4(fmaf(d, k.x, s[r].x), fmaf(d, k.y, s[r].y), fmaf(d, k.z, s[r].z), fmaf(d, k.w, s[r].w));
+    // Read next by another step, after far more than the second-level cache holds.
+    __stcs(state + r * (GDN_DIM / 4), s[r]);
   }
+  float sums = warp_sum4(dot(s[0], q), dot(s[1], q), dot(s[2], q), dot(s[3], q), lane);
+  if ((lane & 7) == 0) outputs[warp * 4 + lane / 8] = sums;
   __syncthreads();
   cluster_wait();
   float o = 0.0f;

@@ -347,7 +347,7 @@ fn gdn_step(op: &Op) -> Option<Launch> {
     Some(Launch {
         symbol: "native_gdn_step",
         grid: [4 * scalar(op, "value_heads")?, op.grid[1], 1],
-        threads: 288,
+        threads: 256,
         shared: 0,
         extra: vec![],
     })

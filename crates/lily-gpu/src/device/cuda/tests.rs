@@ -108,7 +108,7 @@ fn experts() {
     let l = route(&op(&one, "layers.0.experts.down"), &H200).expect("native");
     assert_eq!((l.grid, l.threads), ([128, 1, 1], 608));
     let l = route(&op(&one, "layers.0.gdn.step"), &H200).expect("native");
-    assert_eq!((l.grid, l.threads), ([128, 1, 1], 288));
+    assert_eq!((l.grid, l.threads), ([128, 1, 1], 256));
 }
 
 /// Which kernels a step of several sequences takes: where weights are read once for all, and where not.
