@@ -159,6 +159,69 @@ template <bool ANY> DEVICE void bring_slice(const ProjectArgs& a, u32 tile, u32 
   fetch8(to + (ANY ? 4096 : 2048) + lane * 8, groups);
 }
 
+// Adds a slice's products with ROWS tiles of 16 rows, whose codes, scales and biases lie at `place` and `place_bytes` further (see
+// bring_slice): sums of rows g (0, 1) and g + 8 (2, 3) for the columns 8 j + 2 t and the next. `bytes`: of column 8 j + g;
+// `scale`: of two halves and two columns; the sums that multiply the biases: of group t and column 8 j + g.
+template <bool ANY, u32 TILES, u32 ROWS>
+DEVICE void multiply_slice(float (&sum)[ROWS][TILES][4], const u8* place, bool wide, const u8* const (&bytes)[TILES],
+                           const float (&scale)[TILES][2][2], const u32 (&sum_high)[TILES], const u32 (&sum_low)[TILES], u32 lane) {
+  const u32 m = 0x0f0f0f0fu, g = lane / 4, t = lane % 4, codes_bytes = ANY ? 4096 : 2048, place_bytes = codes_bytes + 256;
+  uint2 s0[ROWS], s1[ROWS];
+#pragma unroll
+  for (u32 r = 0; r < ROWS; r++) {
+    const u8* group_rows = place + r * place_bytes + codes_bytes + g * 8;
+    s0[r] = *(const uint2*)group_rows;
+    s1[r] = *(const uint2*)(group_rows + 64);
+    u32 b0 = (u32)*(const u16*)(group_rows + 128 + t * 2) << 16, b1 = (u32)*(const u16*)(group_rows + 192 + t * 2) << 16;
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) mma_tf32(sum[r][j], b0, b1, b0, b1, sum_high[j], sum_low[j]);
+  }
+#pragma unroll
+  for (u32 q = 0; q < 4; q++) {
+    Factor f0[ROWS], f1[ROWS];
+    uint4 c0[ROWS], c1[ROWS];
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++) {
+      u32 w0 = q < 2 ? s0[r].x : s0[r].y, w1 = q < 2 ? s1[r].x : s1[r].y;
+      f0[r] = factor_of(q % 2 ? bfloat_high(w0) : bfloat_low(w0));
+      f1[r] = factor_of(q % 2 ? bfloat_high(w1) : bfloat_low(w1));
+      if (wide) {
+        const u8* p = place + r * place_bytes + g * 256 + ((4 * q + t) ^ g % 2 * 4) * 16;
+        c0[r] = *(const uint4*)p;
+        c1[r] = *(const uint4*)(p + 8 * 256);
+      } else {
+        const u8* p = place + r * place_bytes + g * 128 + (q ^ g % 4) * 32 + t * 8;
+        uint2 v = *(const uint2*)p, w = *(const uint2*)(p + 8 * 128);
+        c0[r] = make_uint4(v.x & m, v.x >> 4 & m, v.y & m, v.y >> 4 & m);
+        c1[r] = make_uint4(w.x & m, w.x >> 4 & m, w.y & m, w.y >> 4 & m);
+      }
+    }
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+      uint4 high = *(const uint4*)(bytes[j] + q * 128), low = *(const uint4*)(bytes[j] + q * 128 + 64);
+      if (wide) {
+        // Codes of neighbouring columns lie together, so the bytes must too.
+        high = make_uint4(__byte_perm(high.x, high.y, 0x5140), __byte_perm(high.x, high.y, 0x7362),
+                          __byte_perm(high.z, high.w, 0x5140), __byte_perm(high.z, high.w, 0x7362));
+        low = make_uint4(__byte_perm(low.x, low.y, 0x5140), __byte_perm(low.x, low.y, 0x7362),
+                         __byte_perm(low.z, low.w, 0x5140), __byte_perm(low.z, low.w, 0x7362));
+      }
+#pragma unroll
+      for (u32 r = 0; r < ROWS; r++) {
+        int d[4], e[4];
+        mma_bytes_first(d, c0[r].x, c1[r].x, c0[r].y, c1[r].y, high.x, high.y);
+        mma_bytes_first(e, c0[r].x, c1[r].x, c0[r].y, c1[r].y, low.x, low.y);
+        mma_bytes(d, c0[r].z, c1[r].z, c0[r].w, c1[r].w, high.z, high.w);
+        mma_bytes(e, c0[r].z, c1[r].z, c0[r].w, c1[r].w, low.z, low.w);
+        sum[r][j][0] = fmaf(scale[j][q / 2][0], scaled(f0[r], d[0], e[0]), sum[r][j][0]);
+        sum[r][j][1] = fmaf(scale[j][q / 2][1], scaled(f0[r], d[1], e[1]), sum[r][j][1]);
+        sum[r][j][2] = fmaf(scale[j][q / 2][0], scaled(f1[r], d[2], e[2]), sum[r][j][2]);
+        sum[r][j][3] = fmaf(scale[j][q / 2][1], scaled(f1[r], d[3], e[3]), sum[r][j][3]);
+      }
+    }
+  }
+}
+
 template <u32 WARPS, u32 SLICES, bool NORM, bool ADD, bool ANY, u32 TILES, u32 DEPTH>
 DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared) {
   constexpr u32 cols = SLICES * SLICE, own_slices = SLICES / BATCH_CLUSTER, own_cols = own_slices * SLICE, most = 8 * TILES;
@@ -275,7 +338,6 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
     for (u32 s = 0; s < SLICES; s++) v += p[s * tile_sums];
     *y = ADD ? old + v : v * norm;
   };
-  const u32 m = 0x0f0f0f0fu;
   u32 owner = shared_address_in(sums, turn_tile % BATCH_CLUSTER) + 4 * (turn_tile / BATCH_CLUSTER * SLICES + slice) * tile_sums;
   // Sums of two turns have places of their own: with no more turns than that, the blocks meet once, at the end.
   bool once = count <= 2 * turn_tiles;
@@ -284,55 +346,15 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
   u32 turn = 0;
   for (u32 base = 0; base < count; base += turn_tiles, turn++) {
     u32 k = base + turn_tile;
-    float sum[TILES][4];
+    float sum[1][TILES][4];
 #pragma unroll
-    for (u32 j = 0; j < TILES; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0.0f;
+    for (u32 j = 0; j < TILES; j++) sum[0][j][0] = sum[0][j][1] = sum[0][j][2] = sum[0][j][3] = 0.0f;
     fetches_wait<DEPTH - 1>();
     __syncwarp();
     u8* place = mine + turn % DEPTH * place_bytes;
     if (k < count) {
       bool wide = ANY && pick(a.shape.bits, find_tile(a, first + k).matrix) == 8;
-      const u8* group_rows = place + codes_bytes + g * 8;
-      uint2 s0 = *(const uint2*)group_rows, s1 = *(const uint2*)(group_rows + 64);
-      u32 b0 = (u32)*(const u16*)(group_rows + 128 + t * 2) << 16, b1 = (u32)*(const u16*)(group_rows + 192 + t * 2) << 16;
-#pragma unroll
-      for (u32 j = 0; j < TILES; j++) mma_tf32(sum[j], b0, b1, b0, b1, sum_high[j], sum_low[j]);
-#pragma unroll
-      for (u32 q = 0; q < 4; q++) {
-        u32 w0 = q < 2 ? s0.x : s0.y, w1 = q < 2 ? s1.x : s1.y;
-        Factor f0 = factor_of(q % 2 ? bfloat_high(w0) : bfloat_low(w0)), f1 = factor_of(q % 2 ? bfloat_high(w1) : bfloat_low(w1));
-        uint4 c0, c1;
-        if (wide) {
-          const u8* p = place + g * 256 + ((4 * q + t) ^ g % 2 * 4) * 16;
-          c0 = *(const uint4*)p;
-          c1 = *(const uint4*)(p + 8 * 256);
-        } else {
-          const u8* p = place + g * 128 + (q ^ g % 4) * 32 + t * 8;
-          uint2 v = *(const uint2*)p, w = *(const uint2*)(p + 8 * 128);
-          c0 = make_uint4(v.x & m, v.x >> 4 & m, v.y & m, v.y >> 4 & m);
-          c1 = make_uint4(w.x & m, w.x >> 4 & m, w.y & m, w.y >> 4 & m);
-        }
-#pragma unroll
-        for (u32 j = 0; j < TILES; j++) {
-          uint4 high = *(const uint4*)(bytes[j] + q * 128), low = *(const uint4*)(bytes[j] + q * 128 + 64);
-          if (wide) {
-            // Codes of neighbouring columns lie together, so the bytes must too.
-            high = make_uint4(__byte_perm(high.x, high.y, 0x5140), __byte_perm(high.x, high.y, 0x7362),
-                              __byte_perm(high.z, high.w, 0x5140), __byte_perm(high.z, high.w, 0x7362));
-            low = make_uint4(__byte_perm(low.x, low.y, 0x5140), __byte_perm(low.x, low.y, 0x7362),
-                             __byte_perm(low.z, low.w, 0x5140), __byte_perm(low.z, low.w, 0x7362));
-          }
-          int d[4], e[4];
-          mma_bytes_first(d, c0.x, c1.x, c0.y, c1.y, high.x, high.y);
-          mma_bytes_first(e, c0.x, c1.x, c0.y, c1.y, low.x, low.y);
-          mma_bytes(d, c0.z, c1.z, c0.w, c1.w, high.z, high.w);
-          mma_bytes(e, c0.z, c1.z, c0.w, c1.w, low.z, low.w);
-          sum[j][0] = fmaf(scale[j][q / 2][0], scaled(f0, d[0], e[0]), sum[j][0]);
-          sum[j][1] = fmaf(scale[j][q / 2][1], scaled(f0, d[1], e[1]), sum[j][1]);
-          sum[j][2] = fmaf(scale[j][q / 2][0], scaled(f1, d[2], e[2]), sum[j][2]);
-          sum[j][3] = fmaf(scale[j][q / 2][1], scaled(f1, d[3], e[3]), sum[j][3]);
-        }
-      }
+      multiply_slice<ANY, TILES, 1>(sum, place, wide, bytes, scale, sum_high, sum_low, lane);
     }
     __syncwarp();
     u32 ahead = k + DEPTH * turn_tiles;
@@ -347,8 +369,8 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
       u32 to = owner + turn % 2 * (own_tiles * SLICES * tile_sums * 4);
 #pragma unroll
       for (u32 j = 0; j < TILES; j++) {
-        put2(to + 4 * place_in(g, 8 * j + 2 * t), sum[j][0], sum[j][1]);
-        put2(to + 4 * place_in(g + 8, 8 * j + 2 * t), sum[j][2], sum[j][3]);
+        put2(to + 4 * place_in(g, 8 * j + 2 * t), sum[0][j][0], sum[0][j][1]);
+        put2(to + 4 * place_in(g + 8, 8 * j + 2 * t), sum[0][j][2], sum[0][j][3]);
       }
     }
     if (!once) {
@@ -371,6 +393,173 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
     finish(y, old, turn - 1);
   }
 }
+
+// ---- the same for so many rows that a block has time to make bytes of all columns: W of 4-bit codes, 2,048 columns, a multiple
+// of 16 rows
+//
+// A warp has ROWS neighbouring tiles to itself, slice after slice, and meets nobody. Grid: (blocks, ceil(tokens / most)); the
+// block with number i has `each` times ROWS tiles, ROWS more if i < `more`.
+#define LONG_COLS 2048
+#define LONG_PLACE 2304
+template <u32 WARPS, u32 TILES, u32 ROWS> DEVICE void project_long(const ProjectArgs& a, const BatchLaunch& l, u8* shared) {
+  constexpr u32 DEPTH = 2, STEP_PLACE = ROWS * LONG_PLACE, SIDE = WARPS / 16;
+  constexpr u32 cols = LONG_COLS, slices = cols / SLICE, most = 8 * TILES, row_bytes = cols / 2, group_bytes = cols / GROUP * 2;
+  float* factors = (float*)shared;            // [16]
+  float* parts = factors + 16;                // [16 tokens][16]: sums of squares of 128 columns
+  float2* groups = (float2*)(parts + 16 * 16);  // [cols / GROUP][16]
+  u8* vectors = (u8*)(groups + cols / GROUP * BATCH_TOKENS);
+  u8* places = vectors + most * BATCH_ROW(cols);  // [WARPS][DEPTH][ROWS]
+  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  u32 first = l.each * blockIdx.x + min(blockIdx.x, l.more), count = l.each + (blockIdx.x < l.more ? 1 : 0);
+  u32 token0 = blockIdx.y * most, tokens = min(most, l.tokens - token0);
+  u32 steps = count > warp ? ((count - warp - 1) / WARPS + 1) * slices : 0;
+
+  // What this lane copies of the next slice (see bring_slice).
+  u64 row = (u64)(first + warp) * (ROWS * TILE_ROWS);
+  const u8* codes = (const u8*)a.w0 + (row + lane / 8) * row_bytes + lane % 8 * 16;
+  const u8* numbers = (const u8*)(lane < 16 ? a.s0 : a.b0) + (row + lane % 16) * group_bytes;
+  u8* mine = places + warp * (DEPTH * STEP_PLACE);
+  u32 to_codes = shared_address(mine) + lane / 8 * 128 + (lane % 8 ^ lane / 8 * 2) * 16, to_numbers = shared_address(mine) + 2048 + lane * 8;
+  u32 brought = 0, place_at = 0;
+  auto bring = [&] {
+    if (brought < steps) {
+#pragma unroll
+      for (u32 r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+          fetch16(to_codes + place_at + r * LONG_PLACE + i * 512, codes + (r * TILE_ROWS + i * 4) * row_bytes);
+        fetch8(to_numbers + place_at + r * LONG_PLACE, numbers + r * TILE_ROWS * group_bytes);
+      }
+      brought++;
+      bool over = brought % slices == 0;
+      codes += over ? WARPS * ROWS * TILE_ROWS * row_bytes - (slices - 1) * 128 : 128;
+      numbers += over ? WARPS * ROWS * TILE_ROWS * group_bytes - (slices - 1) * 8 : 8;
+      place_at = place_at + STEP_PLACE == DEPTH * STEP_PLACE ? 0 : place_at + STEP_PLACE;
+    }
+    fetches_end();
+  };
+  bring();
+  uint2 gain = ((const uint2*)a.gain)[warp % 16 * 32 + lane];
+  grid_enter(l.step);
+  // A warp makes bytes of 128 columns of four tokens at once.
+  constexpr u32 N = 4;
+  u32 part = warp % 16;
+  const float4* x = (const float4*)a.x + (u64)token0 * (cols / 4) + part * 32 + lane;
+#pragma unroll
+  for (u32 n0 = 0; n0 < most; n0 += SIDE * N) {
+    if (n0 >= tokens) break;
+    float4 v[N];
+    u8* rows[N];
+    float2* scales[N];
+    u32 at[N], token[N];
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+      // One too many is this warp's first once more.
+      token[i] = n0 + SIDE * i + warp / 16;
+      token[i] = token[i] < tokens ? token[i] : min(warp / 16, tokens - 1);
+      v[i] = load4(x + token[i] * (cols / 4));
+    }
+    if (n0 == 0) {
+#pragma unroll
+      for (u32 i = 1; i < DEPTH; i++) bring();
+    }
+    float4 f = bfloats4(gain);
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+      rows[i] = vectors + token[i] * BATCH_ROW(cols);
+      scales[i] = groups + token[i];
+      at[i] = part * 32 + lane;
+      float sum = warp_sum(dot(v[i], v[i]));
+      if (lane == 0) parts[token[i] * 16 + part] = sum;
+      v[i] = make_float4(v[i].x * f.x, v[i].y * f.y, v[i].z * f.z, v[i].w * f.w);
+    }
+    stage_vectors<N>(rows, scales, BATCH_TOKENS, at, v);
+  }
+  __syncthreads();
+  if (threadIdx.x < tokens) {
+    float total = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) total += parts[threadIdx.x * 16 + i];
+    factors[threadIdx.x] = rsqrtf(total / (float)cols + a.shape.eps);
+  }
+  __syncthreads();
+
+  // A column without a token takes the last one's bytes; nobody reads its sums.
+  const u8* own_bytes[TILES];
+  const float2 *own_scales[TILES][2], *own_sums[TILES];
+#pragma unroll
+  for (u32 j = 0; j < TILES; j++) {
+    u32 column = min(8 * j + g, tokens - 1);
+    own_bytes[j] = vectors + column * BATCH_ROW(cols) + t * 16;
+    own_sums[j] = groups + t * BATCH_TOKENS + column;
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) own_scales[j][i] = groups + min(8 * j + 2 * t + i, tokens - 1);
+  }
+  float sum[ROWS][TILES][4];
+  const u8* place = mine;
+  float* y = (float*)a.y + (u64)token0 * a.shape.stride + row + g;
+  for (u32 n = 0; n < steps; n++) {
+    u32 slice = n % slices;
+    if (slice == 0) {
+#pragma unroll
+      for (u32 r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (u32 j = 0; j < TILES; j++) sum[r][j][0] = sum[r][j][1] = sum[r][j][2] = sum[r][j][3] = 0.0f;
+      }
+    }
+    const u8* bytes[TILES];
+    float scale[TILES][2][2];
+    u32 sum_high[TILES], sum_low[TILES];
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+      bytes[j] = own_bytes[j] + slice * (2 * SLICE);
+#pragma unroll
+      for (u32 i = 0; i < 2; i++) {
+        scale[j][0][i] = own_scales[j][i][slice * (4 * BATCH_TOKENS)].x;
+        scale[j][1][i] = own_scales[j][i][slice * (4 * BATCH_TOKENS) + 2 * BATCH_TOKENS].x;
+      }
+      float all = own_sums[j][slice * (4 * BATCH_TOKENS)].y;
+      sum_high[j] = __float_as_uint(all) & 0xffffe000u;
+      sum_low[j] = __float_as_uint(all - __uint_as_float(sum_high[j]));
+    }
+    fetches_wait<DEPTH - 1>();
+    __syncwarp();
+    multiply_slice<false, TILES, ROWS>(sum, place, false, bytes, scale, sum_high, sum_low, lane);
+    __syncwarp();
+    bring();
+    place = place + STEP_PLACE == mine + DEPTH * STEP_PLACE ? mine : place + STEP_PLACE;
+    if (slice == slices - 1) {
+#pragma unroll
+      for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+          u32 token = 8 * j + 2 * t + i;
+          if (token < tokens) {
+#pragma unroll
+            for (u32 r = 0; r < ROWS; r++) {
+              y[(u64)token * a.shape.stride + r * TILE_ROWS] = sum[r][j][i] * factors[token];
+              y[(u64)token * a.shape.stride + r * TILE_ROWS + 8] = sum[r][j][2 + i] * factors[token];
+            }
+          }
+        }
+      }
+      y += WARPS * ROWS * TILE_ROWS;
+    }
+  }
+}
+#define PROJECT_LONG(name, warps, tiles, rows)                                                    \
+  extern "C" __global__ void __launch_bounds__(warps * 32, 1)                                     \
+      name(const __grid_constant__ ProjectArgs a, const __grid_constant__ BatchLaunch l) {        \
+    extern __shared__ __align__(128) u8 shared[];                                                 \
+    project_long<warps, tiles, rows>(a, l, shared);                                               \
+  }
+#ifdef LONG_TEST
+PROJECT_LONG(long_32_16, 32, 2, 1)
+PROJECT_LONG(long_32_8, 32, 1, 1)
+#endif
+PROJECT_LONG(native_batch_long_8, 16, 1, 2)
+PROJECT_LONG(native_batch_long_16, 16, 2, 2)
+
 #define PROJECT_BATCH(name, warps, slices, norm, add, any, tiles, depth)                          \
   extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds__(warps * 32, 1) \
       name(const __grid_constant__ ProjectArgs a, const __grid_constant__ BatchLaunch l) {        \

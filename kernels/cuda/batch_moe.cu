@@ -85,14 +85,15 @@ DEVICE u32 second_of(const Grouped& g, u32 job) {
   u32 pair = g.pairs[job][1];
   return pair == NO_PAIR ? g.pairs[job][0] : pair;
 }
-// Chooses and groups the experts of `tokens` tokens. All threads of the block, at least 512, call it. Ends with a barrier.
-DEVICE void group_experts(const float* routed, u32 stride, u32 experts, u32 tokens, Grouped& g) {
+// Chooses and groups the experts of `tokens` tokens, with their scores if SCORES. All threads of the block, at least 512, call
+// it. Ends with a barrier.
+template <bool SCORES> DEVICE void group_experts(const float* routed, u32 stride, u32 experts, u32 tokens, Grouped& g) {
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = threadIdx.x;
   if (threadIdx.x < 256) g.mask[threadIdx.x] = 0;
   if (threadIdx.x < BATCH_PAIRS) ((u16*)g.pairs)[threadIdx.x] = 0xffff;
   if (warp < tokens)
     choose_experts(routed + warp * stride, experts, BATCH_CHOSEN, lane, g.choice[warp], g.ids + warp * BATCH_CHOSEN,
-                   g.scores + warp * BATCH_CHOSEN);
+                   SCORES ? g.scores + warp * BATCH_CHOSEN : 0);
   __syncthreads();
   if (pair < tokens * BATCH_CHOSEN) atomicOr(g.mask + g.ids[pair], 1u << pair / BATCH_CHOSEN);
   __syncthreads();
@@ -146,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
   Grouped& grouped = *(Grouped*)shared;
   u64* full = (u64*)(shared + GROUPED_BYTES);  // [UNIT_STAGES]
   u32* filling = (u32*)(full + UNIT_STAGES);   // [UNIT_STAGES]; 128 bytes with the barriers
-  u8* zeros = (u8*)(full + 16);                // 32, 64 bytes
+  u8* zeros = (u8*)(full + 16);                // 48 in 64 bytes
   float* factors = (float*)(zeros + 64);       // [UNIT_TOKENS], 64 bytes
   float* parts = factors + 16;                 // [UNIT_TOKENS][16]: sums of squares of 128 columns
   float* quarters = parts + UNIT_TOKENS * 16;  // [2][UNIT_SETS][UNIT_WARPS][32]: sums of a warp's columns
@@ -160,10 +161,10 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
     filling[threadIdx.x] = threadIdx.x;
     barrier_fence();
   }
-  if (threadIdx.x < 8) ((u32*)zeros)[threadIdx.x] = 0;
+  if (threadIdx.x < 12) ((u32*)zeros)[threadIdx.x] = 0;
   uint2 gain = ((const uint2*)a.gain)[threadIdx.x % (HIDDEN / 4)];
   grid_enter(l.step);
-  group_experts((const float*)a.routed + (u64)token0 * a.shape.stride, a.shape.stride, a.shape.experts, tokens, grouped);
+  group_experts<false>((const float*)a.routed + (u64)token0 * a.shape.stride, a.shape.stride, a.shape.experts, tokens, grouped);
   u32 units = grouped.count * per_expert, each = units / gridDim.x, more = units % gridDim.x;
   u32 first = each * blockIdx.x + min(blockIdx.x, more), count = each + (blockIdx.x < more ? 1 : 0);
 
@@ -182,22 +183,25 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
     bulk_load(to + UNIT_SCALES_PART, (const u8*)a.up_b + row * UNIT_GROUP_BYTES, 8 * UNIT_GROUP_BYTES, full + k);
     mark_filling(filling + k, u);
   };
-  if (warp < min(UNIT_STAGES, count) && lane == 0) bring_unit(warp);
-  __syncwarp();
-
   // Bytes of the tokens of this block's two jobs: the places 0 and 1 are the first one's, 2 and 3 the second one's. A warp has
   // 128 columns of two places.
   u32 job0 = first / per_expert, jobs = count ? (first + count - 1) / per_expert - job0 + 1 : 0;
+  float4 v[2];
   if (warp / 16 < jobs) {
-    u32 job = job0 + warp / 16, part = warp % 16, pair[2] = {first_of(grouped, job), second_of(grouped, job)};
-    const float4* x = (const float4*)a.residual + (u64)token0 * (HIDDEN / 4) + part * 32 + lane;
-    float4 v[2], g = bfloats4(gain);
-    u8* rows[2];
-    float2* places[2];
-    u32 at[2];
-    float squares[2];
+    u32 job = job0 + warp / 16, pair[2] = {first_of(grouped, job), second_of(grouped, job)};
+    const float4* x = (const float4*)a.residual + (u64)token0 * (HIDDEN / 4) + warp % 16 * 32 + lane;
 #pragma unroll
     for (u32 i = 0; i < 2; i++) v[i] = load4(x + pair[i] / BATCH_CHOSEN * (HIDDEN / 4));
+  }
+  // Behind those loads: they would wait for microseconds behind all blocks' first weights.
+  if (warp < min(UNIT_STAGES, count) && lane == 0) bring_unit(warp);
+  __syncwarp();
+  if (warp / 16 < jobs) {
+    float4 g = bfloats4(gain);
+    u8* rows[2];
+    float2* places[2];
+    u32 part = warp % 16, at[2];
+    float squares[2];
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
       u32 place = warp / 16 * 2 + i;
@@ -232,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
   u32 turn = 0;
   for (u32 u = set; u < count; u += UNIT_SETS) {
     u32 unit = first + u, second_job = unit / per_expert - job0;
-    const u8* x = who.mine ? own_bytes + second_job * (2 * BATCH_ROW(HIDDEN)) : zeros;
+    const u8* x = who.mine ? own_bytes + second_job * (2 * BATCH_ROW(HIDDEN)) : zeros + 16;  // in other banks
     const u8* at = stages + stage * UNIT_STAGE;
     wait_filled(filling + stage, u, full + stage, parity);
     float sum[2] = {0.0f, 0.0f};
@@ -245,8 +249,6 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
       float v = 0.0f;
 #pragma unroll
       for (u32 i = 0; i < UNIT_WARPS; i++) v += quarter[turn + i * 32];
-      if (u + UNIT_STAGES < count && lane == 0) bring_unit(u + UNIT_STAGES);
-      __syncwarp();
       float up = __shfl_xor_sync(ALL, v, 4);
       u32 job = job0 + second_job, pair = t / 2 ? grouped.pairs[job][1] : grouped.pairs[job][0];
       // Lanes with even t have the unit's first four rows, the others the last four.
@@ -255,6 +257,10 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
         ((float*)a.h)[(u64)(token0 * BATCH_CHOSEN + pair) * EXPERT_WIDTH + unit % per_expert * 8 + t % 2 * 4 + g / 2] =
             silu(v * factor) * (up * factor);
       }
+    }
+    if (side == 1) {
+      if (u + UNIT_STAGES < count && lane == 0) bring_unit(u + UNIT_STAGES);
+      __syncwarp();
     }
     turn ^= UNIT_SETS * set_threads;
     stage += UNIT_SETS;
@@ -280,6 +286,7 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
 #define DOWN_TILES 9
 #define DOWN_SETS 3
 #define DOWN_STAGES 4
+#define DOWN_EARLY 1  // stages that are brought before the experts' h is there
 #define DOWN_BATCH_WARPS (DOWN_TILES * DOWN_SETS)
 // Stage: codes of two halves of the rows; scales of both, biases of both.
 #define DOWN_HALF (DOWN_TILES * 8 * EXPERT_WIDTH / 2 + 64)
@@ -301,10 +308,11 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
   u32* filling = (u32*)(full + DOWN_STAGES);   // [DOWN_STAGES]
   u8* zeros = (u8*)(filling + DOWN_STAGES);    // 32
   DownJobs& jobs = *(DownJobs*)(zeros + 32);
+  float2* common_groups = (float2*)(shared + GROUPED_BYTES + 192);  // [width / GROUP][2]: of the shared expert's vectors
   // Where the choice was: [width / GROUP][DOWN_VECTORS].
   float2* groups = (float2*)grouped.choice;
   static_assert(sizeof(grouped.choice) >= width / GROUP * DOWN_VECTORS * sizeof(float2), "room");
-  float* results = (float*)(shared + GROUPED_BYTES + 192);  // of two tiles: [BATCH_PAIRS + BATCH_TOKENS][16]
+  float* results = (float*)(common_groups + 2 * width / GROUP);  // of two tiles: [BATCH_PAIRS + BATCH_TOKENS][16]
   u8* vectors = (u8*)(results + 2 * tile_results);
   u8* stages = vectors + DOWN_VECTORS * BATCH_ROW(width);
   static_assert(sizeof(DownJobs) <= 64, "room");
@@ -322,10 +330,39 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
   }
   if (threadIdx.x < 8) ((u32*)zeros)[threadIdx.x] = 0;
 
-  // The router is two kernels back: choice and first weights come before the experts' h is there.
-  group_experts(routed, a.shape.stride, a.shape.experts, tokens, grouped);
+  // The router is two kernels back: its results and the residual are complete before the experts' h is.
+  u32 common0 = rank * 2, commons = common0 < tokens ? min(2, tokens - common0) : 0;
+  // The shared expert's activations: its projections came with the router's. A warp has 128 columns of a token, and none
+  // of those warps chooses experts.
+  if (warp >= BATCH_TOKENS && warp - BATCH_TOKENS < commons * 4) {
+    u32 n = (warp - BATCH_TOKENS) / 4, token = common0 + n, i = warp % 4 * 32 + lane;
+    const float* mine = routed + token * a.shape.stride + a.shape.experts;
+    const float *gate = mine + 1 + 4 * i, *up = gate + width;
+    float open = sigmoid(load1(mine));
+    float4 h;
+    h.x = silu(load1(gate)) * load1(up) * open;
+    h.y = silu(load1(gate + 1)) * load1(up + 1) * open;
+    h.z = silu(load1(gate + 2)) * load1(up + 2) * open;
+    h.w = silu(load1(gate + 3)) * load1(up + 3) * open;
+    u8* const row[1] = {vectors + (DOWN_SLOTS + n) * BATCH_ROW(width)};
+    float2* const place[1] = {common_groups + n};
+    const u32 at[1] = {i};
+    const float4 v[1] = {h};
+    stage_vectors<1>(row, place, 2, at, v);
+  }
+  // A thread's value of the residual, written by the kernel before the router: complete. Row f of an mma is row f / 2 % 4 of
+  // the tile's first (f < 8) or last four rows of a half.
+  u32 f = threadIdx.x % TILE_ROWS, token = threadIdx.x / TILE_ROWS % BATCH_TOKENS;
+  u32 own_tile = threadIdx.x / (TILE_ROWS * BATCH_TOKENS), tile = own_tile * BATCH_CLUSTER + rank;
+  bool writes = own_tile < 2 && tile < tiles && token < tokens;
+  u32 row = row0 + f % 2 * (tiles * 8) + tile * 8 + f / 8 * 4 + f % 8 / 2;
+  float* y = (float*)a.residual + (u64)(token0 + token) * a.shape.hidden + row;
+  float old = writes ? load1(y) : 0.0f;
+  group_experts<true>(routed, a.shape.stride, a.shape.experts, tokens, grouped);
   u32 own = grouped.count > rank ? (grouped.count - rank - 1) / BATCH_CLUSTER + 1 : 0;
-  u32 common0 = rank * 2, commons = common0 < tokens ? min(2, tokens - common0) : 0, count = own + (commons ? 1 : 0);
+  u32 count = own + (commons ? 1 : 0);
+  if (threadIdx.x < 2 * width / GROUP)
+    groups[threadIdx.x / 2 * DOWN_VECTORS + DOWN_SLOTS + threadIdx.x % 2] = common_groups[threadIdx.x];
   auto bring_job = [&](u32 u) {
     bool common = u >= own;
     u64 row = (common ? 0 : (u64)grouped.expert[rank + u * BATCH_CLUSTER] * a.shape.hidden) + row0;
@@ -343,7 +380,7 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
     }
     mark_filling(filling + k, u);
   };
-  if (warp < min(DOWN_STAGES, count) && lane == 0) bring_job(warp);
+  if (warp < min(DOWN_EARLY, count) && lane == 0) bring_job(warp);
   __syncwarp();
   // Where the vectors of this block's jobs lie.
   if (warp == DOWN_BATCH_WARPS - 1) {
@@ -358,52 +395,32 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
     }
     if (second != NO_PAIR) jobs.pair[at + 1] = (u8)second;
   }
-  // The shared expert's activations: its projections came with the router's. A warp has 128 columns of a token.
-  if (warp < commons * 4) {
-    u32 token = common0 + warp / 4, i = warp % 4 * 32 + lane;
-    const float* mine = routed + token * a.shape.stride + a.shape.experts;
-    const float *gate = mine + 1 + 4 * i, *up = gate + width;
-    float open = sigmoid(load1(mine));
-    float4 h;
-    h.x = silu(load1(gate)) * load1(up) * open;
-    h.y = silu(load1(gate + 1)) * load1(up + 1) * open;
-    h.z = silu(load1(gate + 2)) * load1(up + 2) * open;
-    h.w = silu(load1(gate + 3)) * load1(up + 3) * open;
-    u32 vector = DOWN_SLOTS + warp / 4;
-    u8* const row[1] = {vectors + vector * BATCH_ROW(width)};
-    float2* const place[1] = {groups + vector};
-    const u32 at[1] = {i};
-    const float4 v[1] = {h};
-    stage_vectors<1>(row, place, DOWN_VECTORS, at, v);
-  }
-  // A thread's value of the residual, written by the kernel before the router: complete. Row f of an mma is row f / 2 % 4 of
-  // the tile's first (f < 8) or last four rows of a half.
-  u32 f = threadIdx.x % TILE_ROWS, token = threadIdx.x / TILE_ROWS % BATCH_TOKENS;
-  u32 own_tile = threadIdx.x / (TILE_ROWS * BATCH_TOKENS), tile = own_tile * BATCH_CLUSTER + rank;
-  bool writes = own_tile < 2 && tile < tiles && token < tokens;
-  u32 row = row0 + f % 2 * (tiles * 8) + tile * 8 + f / 8 * 4 + f % 8 / 2;
-  float* y = (float*)a.residual + (u64)(token0 + token) * a.shape.hidden + row;
-  float old = writes ? load1(y) : 0.0f;
-  grid_enter(l.step);
   __syncthreads();
+  grid_enter(l.step);
   const float4* h = (const float4*)a.h + (u64)token0 * (BATCH_CHOSEN * width / 4);
   u32 parts = jobs.slots * 4;  // of 128 columns
   constexpr u32 N = 3;
-  for (u32 n0 = warp; n0 < parts; n0 += N * DOWN_BATCH_WARPS) {
+  for (u32 n0 = warp;; n0 += N * DOWN_BATCH_WARPS) {
     float4 v[N];
     u8* rows[N];
     float2* places[N];
     u32 at[N];
+    if (n0 < parts) {
 #pragma unroll
-    for (u32 i = 0; i < N; i++) {
-      u32 n = n0 + i * DOWN_BATCH_WARPS;
-      // Beyond the end: this warp's first one once more.
-      n = n < parts ? n : n0;
-      at[i] = n % 4 * 32 + lane;
-      v[i] = load4(h + jobs.pair[n / 4] * (width / 4) + at[i]);
-      rows[i] = vectors + n / 4 * BATCH_ROW(width);
-      places[i] = groups + n / 4;
+      for (u32 i = 0; i < N; i++) {
+        u32 n = n0 + i * DOWN_BATCH_WARPS;
+        // Beyond the end: this warp's first one once more.
+        n = n < parts ? n : n0;
+        at[i] = n % 4 * 32 + lane;
+        v[i] = load4(h + jobs.pair[n / 4] * (width / 4) + at[i]);
+        rows[i] = vectors + n / 4 * BATCH_ROW(width);
+        places[i] = groups + n / 4;
+      }
     }
+    // The rest of the first weights behind those loads, which would wait for microseconds behind so many bytes.
+    if (n0 == warp && warp >= DOWN_EARLY && warp < min(DOWN_STAGES, count) && lane == 0) bring_job(warp);
+    __syncwarp();
+    if (n0 >= parts) break;
     stage_vectors<N>(rows, places, DOWN_VECTORS, at, v);
   }
   __syncthreads();

@@ -73,6 +73,8 @@ pub const SYMBOLS: &[&str] = &[
     "native_batch_norm_mixed_16",
     "native_batch_add_8",
     "native_batch_add_16",
+    "native_batch_long_8",
+    "native_batch_long_16",
     "native_batch_gate_up",
     "native_batch_down",
     "native_gdn_step",

@@ -10,7 +10,7 @@ use crate::plan::Op;
 
 /// Fewest tokens for which weights are read once for all of them, rather than once for each from the second-level cache
 /// (H200, see bench/cuda.md): projections, the experts' gate and up, their down.
-const TOGETHER_FROM: [u32; 3] = [3, 9, 6];
+const TOGETHER_FROM: [u32; 3] = [3, 8, 6];
 
 /// `BATCH_TOKENS` of batch.cu.
 const BATCH_TOKENS: u32 = 16;
@@ -18,6 +18,8 @@ const BATCH_TOKENS: u32 = 16;
 pub(super) const CLUSTER: u32 = 8;
 /// A kernel whose block fills a multiprocessor, for asking how many clusters run at once, and its threads.
 pub(super) const LARGEST: (&str, u32) = ("native_batch_down", 27 * 32);
+/// Fewest pairs of tiles of a block for which it makes bytes of all columns itself: some for each of its 16 warps.
+const LONG_PAIRS: u32 = 32;
 /// `GROUPED_BYTES` of batch_moe.cu.
 const GROUPED: u32 = (16 * 384 + 128 * (4 + 4 + 4 + 2) + 256 * 8 + 36u32).next_multiple_of(128);
 
@@ -59,6 +61,22 @@ fn project(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
     };
     let together = if few { 8 } else { BATCH_TOKENS };
     let tiles: u32 = rows[..matrices].iter().map(|r| r.div_ceil(TILE_ROWS)).sum();
+    // A warp has two tiles at a time.
+    let (blocks, pairs) = (limits.multiprocessors, tiles / 2);
+    if symbol.starts_with("native_batch_norm_")
+        && (matrices, widest, rows[0] % (2 * TILE_ROWS)) == (1, 4, 0)
+        && pairs >= blocks * LONG_PAIRS
+    {
+        // Factors and parts of the norm, scales and sums, staged vectors; 16 warps' places for a slice of two tiles, twice.
+        let vectors = 64 + 16 * 16 * 4 + cols / 64 * BATCH_TOKENS * 8 + together * batch_row(cols);
+        return Some(Launch {
+            symbol: if few { "native_batch_long_8" } else { "native_batch_long_16" },
+            grid: [blocks, tokens.div_ceil(together), 1],
+            threads: 16 * 32,
+            shared: vectors + 16 * 2 * 2 * (4 * 512 + 256),
+            extra: vec![pairs / blocks, pairs % blocks, tokens, 0],
+        });
+    }
     let clusters = tiles.min(limits.clusters);
     let (slices, own_cols) = (cols / 256, cols / CLUSTER);
     let vectors = own_cols / 64 * BATCH_TOKENS * 8 + together * batch_row(own_cols);
@@ -104,7 +122,7 @@ fn down(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
     // A cluster has room for `DOWN_TILES` tiles; more clusters than run at once are right, if slower.
     let tiles = hidden / TILE_ROWS;
     let clusters = tiles.min(limits.clusters).max(tiles.div_ceil(9));
-    // Barriers, zeros and jobs; results of all pairs and tokens for two tiles; staged vectors; four stages
+    // Barriers, zeros and jobs; scales of the shared expert's vectors; results of all pairs and tokens for two tiles; staged vectors; four stages
     // (`DOWN_BATCH_STAGE`).
     let (results, vectors) = (2 * BATCH_TOKENS * 9 * TILE_ROWS * 4, 32 * batch_row(512));
     let stage = (2 * (9 * 8 * 256 + 64) + 4 * (9 * 8 * 16 + 64u32)).next_multiple_of(128);
@@ -112,7 +130,7 @@ fn down(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
         symbol: "native_batch_down",
         grid: [CLUSTER * clusters, 1, tokens.div_ceil(BATCH_TOKENS)],
         threads: LARGEST.1,
-        shared: GROUPED + 192 + results + vectors + 4 * stage,
+        shared: GROUPED + 192 + 128 + results + vectors + 4 * stage,
         extra: vec![tiles / clusters, tiles % clusters, tokens, 0],
     })
 }

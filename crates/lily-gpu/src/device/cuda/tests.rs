@@ -121,7 +121,8 @@ fn measured_batches() {
         (3, "native_batch_norm_8", "native_moe_gate_up", "native_moe_down"),
         (5, "native_batch_norm_8", "native_moe_gate_up", "native_moe_down"),
         (6, "native_batch_norm_8", "native_moe_gate_up", "native_batch_down"),
-        (8, "native_batch_norm_8", "native_moe_gate_up", "native_batch_down"),
+        (7, "native_batch_norm_8", "native_moe_gate_up", "native_batch_down"),
+        (8, "native_batch_norm_8", "native_batch_gate_up", "native_batch_down"),
         (9, "native_batch_norm_16", "native_batch_gate_up", "native_batch_down"),
         (32, "native_batch_norm_16", "native_batch_gate_up", "native_batch_down"),
     ] {
@@ -163,6 +164,11 @@ fn batches() {
     let l = at(9, "layers.0.gdn.out");
     assert_eq!((l.symbol, l.grid), ("native_batch_add_16", [120, 1, 1]));
     assert_eq!(l.extra, [8, 8, 9, 0]);
+    // 7,760 pairs of tiles: 58 for each block, one more for 104.
+    let l = at(2, "lm_head");
+    assert_eq!((l.symbol, l.grid, l.threads), ("native_batch_long_8", [132, 1, 1], 512));
+    assert_eq!(l.extra, [58, 104, 2, 0]);
+    assert_eq!((at(17, "lm_head").symbol, at(17, "lm_head").grid), ("native_batch_long_16", [132, 2, 1]));
     let l = at(17, "layers.0.experts.gate_up");
     assert_eq!((l.symbol, l.grid, l.threads), ("native_batch_gate_up", [132, 1, 2], 1024));
     let l = at(16, "layers.0.experts.down");
