@@ -73,6 +73,9 @@ DEVICE void sync_some(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// The first half of one that orders no memory: the block has started, and its barriers have been initialised (barrier_fence).
+DEVICE void cluster_begin() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+
 // ---- loads of what other kernels wrote: past the first-level cache
 
 DEVICE float4 load4(const void* p) { return __ldcg((const float4*)p); }

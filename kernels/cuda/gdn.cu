@@ -20,11 +20,14 @@ DEVICE float convolve(uint2 weights, const float (&before)[3], float now) {
   float4 w = bfloats4(weights);
   return silu(w.x * before[0] + w.y * before[1] + w.z * before[2] + w.w * now);
 }
-// Writes to the same place of another block of the cluster.
-DEVICE void store_remote(float* p, u32 block, float v) {
-  u32 to;
+// Writes to the same place of another block of the cluster, whose barrier at the same place as `b` counts the bytes.
+DEVICE void send(float* p, u32 block, float v, u64* b) {
+  u32 to, counter;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(p)), "r"(block));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counter) : "r"(shared_address(b)), "r"(block));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+               "r"(__float_as_uint(v)), "r"(counter)
+               : "memory");
 }
 
 extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(256, 5)
@@ -32,8 +35,15 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   __shared__ __align__(16) float qkv[2 * GDN_DIM + GDN_VALUES];
   __shared__ float outputs[GDN_VALUES];
   __shared__ float squares[GDN_PARTS];
+  __shared__ u64 sent;
   // Shared memory of another block may be written once that block has started.
-  cluster_arrive();
+  if (threadIdx.x == 0) {
+    barrier_init(&sent, 1);
+    barrier_fence();
+    barrier_expect(&sent, GDN_PARTS * 4);
+  }
+  __syncwarp();
+  cluster_begin();
   u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
   u32 head = blockIdx.x / GDN_PARTS, part = blockIdx.x % GDN_PARTS, token = blockIdx.y;
   u32 together = a.shape.value_heads / a.shape.key_heads, key_head = head / together;
@@ -59,7 +69,7 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
 #pragma unroll
     for (u32 i = 0; i < 3; i++) v_before[i] = load1(ring + before_at[i] + v_channel);
   }
-  float rate = expf(((const float*)a.a_log)[head]), dt_bias = ((const float*)a.dt_bias)[head];
+  float a_log = ((const float*)a.a_log)[head], dt_bias = ((const float*)a.dt_bias)[head];
   u32 row0 = part * GDN_VALUES + warp * 4;
   float4* state = (float4*)a.state + (((u64)slot * a.shape.value_heads + head) * GDN_DIM + row0) * (GDN_DIM / 4) + lane;
   float4 s[4];
@@ -71,7 +81,7 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
 
   float now = load1(in + channel), v_now = warp == 7 ? load1(in + v_channel) : 0.0f;
   float beta = sigmoid(load1(in + channels + value_width + head));
-  float decay = expf(-rate * softplus(load1(in + channels + value_width + a.shape.value_heads + head) + dt_bias));
+  float decay = expf(-expf(a_log) * softplus(load1(in + channels + value_width + a.shape.value_heads + head) + dt_bias));
   float z = warp == 0 ? load1(in + channels + head * GDN_DIM + part * GDN_VALUES + lane) : 0.0f;
   qkv[tid] = convolve(w, before, now);
   // Blocks that share channels compute them alike; the first of them keeps the input. The place written is none that
@@ -102,17 +112,13 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   }
   float sums = warp_sum4(dot(s[0], q), dot(s[1], q), dot(s[2], q), dot(s[3], q), lane);
   if ((lane & 7) == 0) outputs[warp * 4 + lane / 8] = sums;
+  cluster_wait();
   __syncthreads();
-  cluster_wait();
-  float o = 0.0f;
+  // The blocks meet by these bytes alone: a barrier of the cluster would wait until all of the state is stored.
   if (warp == 0) {
-    o = outputs[lane];
-    float sum = warp_sum(o * o);
-    if (lane < GDN_PARTS) store_remote(squares + part, lane, sum);
-  }
-  cluster_arrive();
-  cluster_wait();
-  if (warp == 0) {
+    float o = outputs[lane], sum = warp_sum(o * o);
+    if (lane < GDN_PARTS) send(squares + part, lane, sum, &sent);
+    barrier_wait(&sent, 0);
     float total = squares[0] + squares[1] + squares[2] + squares[3];
     float factor = rsqrtf(total / (float)GDN_DIM + a.shape.eps);
     ((float*)a.y)[(u64)token * value_width + head * GDN_DIM + part * GDN_VALUES + lane] = o * factor * bfloat(gain) * silu(z);
