@@ -131,7 +131,8 @@ DEVICE void put2(u32 address, float v, float w) {
 // ---- projections: y = W rmsnorm(x), or y += W x, of up to 8 (TILES = 1) or 16 (2) tokens a cluster
 //
 // Tiles of 16 rows as in project.cu. A warp has a slice of 256 columns, of which its block has one or two, and every turn
-// another tile, whose codes it copies to places of its own, the first ones before the step's previous kernel is done.
+// another tile or two (ROWS), for which it reads the activations once, and whose codes it copies to places of its own, the
+// first ones before the step's previous kernel is done.
 //
 // Codes of a tile's slice: 16 rows of 128 bytes (256 of 8-bit codes), in which blocks of 16 bytes lie such that lanes that
 // read together meet other banks; scales behind them, then biases, 8 bytes a row.
@@ -222,11 +223,12 @@ DEVICE void multiply_slice(float (&sum)[ROWS][TILES][4], const u8* place, bool w
   }
 }
 
-template <u32 WARPS, u32 SLICES, bool NORM, bool ADD, bool ANY, u32 TILES, u32 DEPTH>
+template <u32 WARPS, u32 SLICES, bool NORM, bool ADD, bool ANY, u32 TILES, u32 DEPTH, u32 ROWS>
 DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared) {
   constexpr u32 cols = SLICES * SLICE, own_slices = SLICES / BATCH_CLUSTER, own_cols = own_slices * SLICE, most = 8 * TILES;
-  // A turn: a tile for each warp, or for two of them; so many for each block to write.
-  constexpr u32 turn_tiles = WARPS / own_slices, own_tiles = turn_tiles / BATCH_CLUSTER;
+  // A turn: ROWS tiles for each warp, or for two of them; so many for each block to write, for which its threads pass so often.
+  constexpr u32 turn_tiles = WARPS / own_slices * ROWS, own_tiles = turn_tiles / BATCH_CLUSTER;
+  constexpr u32 pass_tiles = WARPS * 2 / most, passes = (own_tiles + pass_tiles - 1) / pass_tiles;
   constexpr u32 tile_sums = 16 * most, codes_bytes = ANY ? 4096 : 2048, place_bytes = codes_bytes + 256;
   constexpr u32 own_parts = own_cols / 128;
   static_assert(!NORM || own_parts * BATCH_CLUSTER == 16, "parts");
@@ -234,22 +236,25 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
   float2* groups = (float2*)(shared + 1024);            // [own_cols / GROUP][16]
   u8* vectors = shared + 1024 + own_cols / GROUP * BATCH_TOKENS * 8;
   float* sums = (float*)(vectors + most * BATCH_ROW(own_cols));  // [2][own_tiles][SLICES][16][most]
-  u8* places = (u8*)(sums + 2 * own_tiles * SLICES * tile_sums);  // [WARPS][DEPTH]
+  u8* places = (u8*)(sums + 2 * own_tiles * SLICES * tile_sums);  // [WARPS][DEPTH][ROWS]
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   u32 rank = blockIdx.x % BATCH_CLUSTER, cluster = blockIdx.x / BATCH_CLUSTER;
   u32 first = l.each * cluster + min(cluster, l.more), count = l.each + (cluster < l.more ? 1 : 0);
   u32 token0 = blockIdx.y * most, tokens = min(most, l.tokens - token0);
-  u32 own_slice = warp % own_slices, slice = rank * own_slices + own_slice, turn_tile = warp / own_slices;
+  u32 own_slice = warp % own_slices, slice = rank * own_slices + own_slice, turn_tile = warp / own_slices * ROWS;
   // Memory of another block may be written once that block has started.
-  cluster_arrive();
+  cluster_begin();
 
-  u8* mine = places + warp * (DEPTH * place_bytes);
+  u8* mine = places + warp * (DEPTH * ROWS * place_bytes);
+  auto bring = [&](u32 k, u8* place) {
 #pragma unroll
-  for (u32 i = 0; i < DEPTH; i++) {
-    u32 k = i * turn_tiles + turn_tile;
-    if (k < count) bring_slice<ANY>(a, first + k, cols, slice, shared_address(mine + i * place_bytes), lane);
+    for (u32 i = 0; i < ROWS; i++) {
+      if (k + i < count) bring_slice<ANY>(a, first + k + i, cols, slice, shared_address(place + i * place_bytes), lane);
+    }
     fetches_end();
-  }
+  };
+#pragma unroll
+  for (u32 i = 0; i < DEPTH; i++) bring(i * turn_tiles + turn_tile, mine + i * (ROWS * place_bytes));
   uint2 gain;
   if (NORM) gain = ((const uint2*)a.gain)[rank * (own_cols / 4) + warp % own_parts * 32 + lane];
   grid_enter(l.step);
@@ -314,18 +319,19 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
 
   // Sums of a tile's slice: [row][token], a row's pairs of tokens in an order of its own, for the banks.
   auto place_in = [](u32 row, u32 token) { return row * most + (token ^ row / (32 / most) % (most / 2) * 2); };
-  // A thread writes a row of a token.
-  u32 row = threadIdx.x % 16, token = threadIdx.x / 16 % most, own_tile = threadIdx.x / (16 * most);
+  // A thread writes a row of a token, of one or two tiles.
+  u32 row = threadIdx.x % 16, token = threadIdx.x / 16 % most;
   float norm = 1.0f;
-  auto place_of = [&](u32 base) -> float* {
-    u32 k = base + own_tile * BATCH_CLUSTER + rank;
+  auto place_of = [&](u32 base, u32 pass) -> float* {
+    u32 own_tile = threadIdx.x / (16 * most) + pass * pass_tiles, k = base + own_tile * BATCH_CLUSTER + rank;
     if (own_tile >= own_tiles || token >= tokens || k >= count) return 0;
     Tile tile = find_tile(a, first + k);
     if (row >= tile.rows) return 0;
     return (float*)a.y + (u64)(token0 + token) * a.shape.stride + tile.before + tile.row + row;
   };
-  auto finish = [&](float* y, float old, u32 turn) {
-    if (NORM && turn == 0) {
+  auto finish = [&](float* y, float old, u32 turn, u32 pass) {
+    u32 own_tile = threadIdx.x / (16 * most) + pass * pass_tiles;
+    if (NORM && turn == 0 && pass == 0) {
       float total = 0.0f;
 #pragma unroll
       for (u32 i = 0; i < 16; i++) total += parts[token * 16 + i];
@@ -338,237 +344,94 @@ DEVICE void project_batch(const ProjectArgs& a, const BatchLaunch& l, u8* shared
     for (u32 s = 0; s < SLICES; s++) v += p[s * tile_sums];
     *y = ADD ? old + v : v * norm;
   };
-  u32 owner = shared_address_in(sums, turn_tile % BATCH_CLUSTER) + 4 * (turn_tile / BATCH_CLUSTER * SLICES + slice) * tile_sums;
+  u32 owner[ROWS];
+#pragma unroll
+  for (u32 i = 0; i < ROWS; i++)
+    owner[i] = shared_address_in(sums, (turn_tile + i) % BATCH_CLUSTER) +
+               4 * ((turn_tile + i) / BATCH_CLUSTER * SLICES + slice) * tile_sums;
   // Sums of two turns have places of their own: with no more turns than that, the blocks meet once, at the end.
   bool once = count <= 2 * turn_tiles;
-  float* y = 0;
-  float old = 0.0f;
+  float* y[passes];
+  float old[passes];
+  auto next_places = [&](u32 base) {
+#pragma unroll
+    for (u32 i = 0; i < passes; i++) {
+      y[i] = place_of(base, i);
+      old[i] = ADD && y[i] ? load1(y[i]) : 0.0f;
+    }
+  };
+  auto finish_all = [&](u32 turn) {
+#pragma unroll
+    for (u32 i = 0; i < passes; i++) finish(y[i], old[i], turn, i);
+  };
   u32 turn = 0;
   for (u32 base = 0; base < count; base += turn_tiles, turn++) {
     u32 k = base + turn_tile;
-    float sum[1][TILES][4];
+    float sum[ROWS][TILES][4];
 #pragma unroll
-    for (u32 j = 0; j < TILES; j++) sum[0][j][0] = sum[0][j][1] = sum[0][j][2] = sum[0][j][3] = 0.0f;
+    for (u32 i = 0; i < ROWS; i++) {
+#pragma unroll
+      for (u32 j = 0; j < TILES; j++) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0.0f;
+    }
     fetches_wait<DEPTH - 1>();
     __syncwarp();
-    u8* place = mine + turn % DEPTH * place_bytes;
+    u8* place = mine + turn % DEPTH * (ROWS * place_bytes);
+    // Of a last tile without a neighbour: the other sums are of whatever lies there, and stay here.
     if (k < count) {
       bool wide = ANY && pick(a.shape.bits, find_tile(a, first + k).matrix) == 8;
-      multiply_slice<ANY, TILES, 1>(sum, place, wide, bytes, scale, sum_high, sum_low, lane);
+      multiply_slice<ANY, TILES, ROWS>(sum, place, wide, bytes, scale, sum_high, sum_low, lane);
     }
     __syncwarp();
-    u32 ahead = k + DEPTH * turn_tiles;
-    if (ahead < count) bring_slice<ANY>(a, first + ahead, cols, slice, shared_address(place), lane);
-    fetches_end();
+    bring(k + DEPTH * turn_tiles, place);
     // The turn before: its sums arrived while this one was computed.
     if (!once && turn > 0) {
       cluster_wait();
-      finish(y, old, turn - 1);
+      finish_all(turn - 1);
     }
-    if (k < count) {
-      u32 to = owner + turn % 2 * (own_tiles * SLICES * tile_sums * 4);
+#pragma unroll
+    for (u32 i = 0; i < ROWS; i++) {
+      u32 to = owner[i] + turn % 2 * (own_tiles * SLICES * tile_sums * 4);
+      if (k + i >= count) break;
 #pragma unroll
       for (u32 j = 0; j < TILES; j++) {
-        put2(to + 4 * place_in(g, 8 * j + 2 * t), sum[0][j][0], sum[0][j][1]);
-        put2(to + 4 * place_in(g + 8, 8 * j + 2 * t), sum[0][j][2], sum[0][j][3]);
+        put2(to + 4 * place_in(g, 8 * j + 2 * t), sum[i][j][0], sum[i][j][1]);
+        put2(to + 4 * place_in(g + 8, 8 * j + 2 * t), sum[i][j][2], sum[i][j][3]);
       }
     }
     if (!once) {
       cluster_arrive();
-      y = place_of(base);
-      if (ADD) old = y ? load1(y) : 0.0f;
+      next_places(base);
     }
   }
   if (once) {
     cluster_arrive();
-    float* y0 = place_of(0);
-    y = place_of(turn_tiles);
-    float old0 = ADD && y0 ? load1(y0) : 0.0f;
-    if (ADD) old = y ? load1(y) : 0.0f;
+    float* y0[passes];
+    float old0[passes];
+    next_places(0);
+#pragma unroll
+    for (u32 i = 0; i < passes; i++) {
+      y0[i] = y[i];
+      old0[i] = old[i];
+    }
+    next_places(turn_tiles);
     cluster_wait();
-    finish(y0, old0, 0);
-    finish(y, old, 1);
+#pragma unroll
+    for (u32 i = 0; i < passes; i++) finish(y0[i], old0[i], 0, i);
+    finish_all(1);
   } else {
     cluster_wait();
-    finish(y, old, turn - 1);
+    finish_all(turn - 1);
   }
 }
-
-// ---- the same for so many rows that a block has time to make bytes of all columns: W of 4-bit codes, 2,048 columns, a multiple
-// of 16 rows
-//
-// A warp has ROWS neighbouring tiles to itself, slice after slice, and meets nobody. Grid: (blocks, ceil(tokens / most)); the
-// block with number i has `each` times ROWS tiles, ROWS more if i < `more`.
-#define LONG_COLS 2048
-#define LONG_PLACE 2304
-template <u32 WARPS, u32 TILES, u32 ROWS> DEVICE void project_long(const ProjectArgs& a, const BatchLaunch& l, u8* shared) {
-  constexpr u32 DEPTH = 2, STEP_PLACE = ROWS * LONG_PLACE, SIDE = WARPS / 16;
-  constexpr u32 cols = LONG_COLS, slices = cols / SLICE, most = 8 * TILES, row_bytes = cols / 2, group_bytes = cols / GROUP * 2;
-  float* factors = (float*)shared;            // [16]
-  float* parts = factors + 16;                // [16 tokens][16]: sums of squares of 128 columns
-  float2* groups = (float2*)(parts + 16 * 16);  // [cols / GROUP][16]
-  u8* vectors = (u8*)(groups + cols / GROUP * BATCH_TOKENS);
-  u8* places = vectors + most * BATCH_ROW(cols);  // [WARPS][DEPTH][ROWS]
-  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  u32 first = l.each * blockIdx.x + min(blockIdx.x, l.more), count = l.each + (blockIdx.x < l.more ? 1 : 0);
-  u32 token0 = blockIdx.y * most, tokens = min(most, l.tokens - token0);
-  u32 steps = count > warp ? ((count - warp - 1) / WARPS + 1) * slices : 0;
-
-  // What this lane copies of the next slice (see bring_slice).
-  u64 row = (u64)(first + warp) * (ROWS * TILE_ROWS);
-  const u8* codes = (const u8*)a.w0 + (row + lane / 8) * row_bytes + lane % 8 * 16;
-  const u8* numbers = (const u8*)(lane < 16 ? a.s0 : a.b0) + (row + lane % 16) * group_bytes;
-  u8* mine = places + warp * (DEPTH * STEP_PLACE);
-  u32 to_codes = shared_address(mine) + lane / 8 * 128 + (lane % 8 ^ lane / 8 * 2) * 16, to_numbers = shared_address(mine) + 2048 + lane * 8;
-  u32 brought = 0, place_at = 0;
-  auto bring = [&] {
-    if (brought < steps) {
-#pragma unroll
-      for (u32 r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++)
-          fetch16(to_codes + place_at + r * LONG_PLACE + i * 512, codes + (r * TILE_ROWS + i * 4) * row_bytes);
-        fetch8(to_numbers + place_at + r * LONG_PLACE, numbers + r * TILE_ROWS * group_bytes);
-      }
-      brought++;
-      bool over = brought % slices == 0;
-      codes += over ? WARPS * ROWS * TILE_ROWS * row_bytes - (slices - 1) * 128 : 128;
-      numbers += over ? WARPS * ROWS * TILE_ROWS * group_bytes - (slices - 1) * 8 : 8;
-      place_at = place_at + STEP_PLACE == DEPTH * STEP_PLACE ? 0 : place_at + STEP_PLACE;
-    }
-    fetches_end();
-  };
-  bring();
-  uint2 gain = ((const uint2*)a.gain)[warp % 16 * 32 + lane];
-  grid_enter(l.step);
-  // A warp makes bytes of 128 columns of four tokens at once.
-  constexpr u32 N = 4;
-  u32 part = warp % 16;
-  const float4* x = (const float4*)a.x + (u64)token0 * (cols / 4) + part * 32 + lane;
-#pragma unroll
-  for (u32 n0 = 0; n0 < most; n0 += SIDE * N) {
-    if (n0 >= tokens) break;
-    float4 v[N];
-    u8* rows[N];
-    float2* scales[N];
-    u32 at[N], token[N];
-#pragma unroll
-    for (u32 i = 0; i < N; i++) {
-      // One too many is this warp's first once more.
-      token[i] = n0 + SIDE * i + warp / 16;
-      token[i] = token[i] < tokens ? token[i] : min(warp / 16, tokens - 1);
-      v[i] = load4(x + token[i] * (cols / 4));
-    }
-    if (n0 == 0) {
-#pragma unroll
-      for (u32 i = 1; i < DEPTH; i++) bring();
-    }
-    float4 f = bfloats4(gain);
-#pragma unroll
-    for (u32 i = 0; i < N; i++) {
-      rows[i] = vectors + token[i] * BATCH_ROW(cols);
-      scales[i] = groups + token[i];
-      at[i] = part * 32 + lane;
-      float sum = warp_sum(dot(v[i], v[i]));
-      if (lane == 0) parts[token[i] * 16 + part] = sum;
-      v[i] = make_float4(v[i].x * f.x, v[i].y * f.y, v[i].z * f.z, v[i].w * f.w);
-    }
-    stage_vectors<N>(rows, scales, BATCH_TOKENS, at, v);
-  }
-  __syncthreads();
-  if (threadIdx.x < tokens) {
-    float total = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < 16; i++) total += parts[threadIdx.x * 16 + i];
-    factors[threadIdx.x] = rsqrtf(total / (float)cols + a.shape.eps);
-  }
-  __syncthreads();
-
-  // A column without a token takes the last one's bytes; nobody reads its sums.
-  const u8* own_bytes[TILES];
-  const float2 *own_scales[TILES][2], *own_sums[TILES];
-#pragma unroll
-  for (u32 j = 0; j < TILES; j++) {
-    u32 column = min(8 * j + g, tokens - 1);
-    own_bytes[j] = vectors + column * BATCH_ROW(cols) + t * 16;
-    own_sums[j] = groups + t * BATCH_TOKENS + column;
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) own_scales[j][i] = groups + min(8 * j + 2 * t + i, tokens - 1);
-  }
-  float sum[ROWS][TILES][4];
-  const u8* place = mine;
-  float* y = (float*)a.y + (u64)token0 * a.shape.stride + row + g;
-  for (u32 n = 0; n < steps; n++) {
-    u32 slice = n % slices;
-    if (slice == 0) {
-#pragma unroll
-      for (u32 r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (u32 j = 0; j < TILES; j++) sum[r][j][0] = sum[r][j][1] = sum[r][j][2] = sum[r][j][3] = 0.0f;
-      }
-    }
-    const u8* bytes[TILES];
-    float scale[TILES][2][2];
-    u32 sum_high[TILES], sum_low[TILES];
-#pragma unroll
-    for (u32 j = 0; j < TILES; j++) {
-      bytes[j] = own_bytes[j] + slice * (2 * SLICE);
-#pragma unroll
-      for (u32 i = 0; i < 2; i++) {
-        scale[j][0][i] = own_scales[j][i][slice * (4 * BATCH_TOKENS)].x;
-        scale[j][1][i] = own_scales[j][i][slice * (4 * BATCH_TOKENS) + 2 * BATCH_TOKENS].x;
-      }
-      float all = own_sums[j][slice * (4 * BATCH_TOKENS)].y;
-      sum_high[j] = __float_as_uint(all) & 0xffffe000u;
-      sum_low[j] = __float_as_uint(all - __uint_as_float(sum_high[j]));
-    }
-    fetches_wait<DEPTH - 1>();
-    __syncwarp();
-    multiply_slice<false, TILES, ROWS>(sum, place, false, bytes, scale, sum_high, sum_low, lane);
-    __syncwarp();
-    bring();
-    place = place + STEP_PLACE == mine + DEPTH * STEP_PLACE ? mine : place + STEP_PLACE;
-    if (slice == slices - 1) {
-#pragma unroll
-      for (u32 j = 0; j < TILES; j++) {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-          u32 token = 8 * j + 2 * t + i;
-          if (token < tokens) {
-#pragma unroll
-            for (u32 r = 0; r < ROWS; r++) {
-              y[(u64)token * a.shape.stride + r * TILE_ROWS] = sum[r][j][i] * factors[token];
-              y[(u64)token * a.shape.stride + r * TILE_ROWS + 8] = sum[r][j][2 + i] * factors[token];
-            }
-          }
-        }
-      }
-      y += WARPS * ROWS * TILE_ROWS;
-    }
-  }
-}
-#define PROJECT_LONG(name, warps, tiles, rows)                                                    \
-  extern "C" __global__ void __launch_bounds__(warps * 32, 1)                                     \
-      name(const __grid_constant__ ProjectArgs a, const __grid_constant__ BatchLaunch l) {        \
-    extern __shared__ __align__(128) u8 shared[];                                                 \
-    project_long<warps, tiles, rows>(a, l, shared);                                               \
-  }
-#ifdef LONG_TEST
-PROJECT_LONG(long_32_16, 32, 2, 1)
-PROJECT_LONG(long_32_8, 32, 1, 1)
-#endif
-PROJECT_LONG(native_batch_long_8, 16, 1, 2)
-PROJECT_LONG(native_batch_long_16, 16, 2, 2)
-
-#define PROJECT_BATCH(name, warps, slices, norm, add, any, tiles, depth)                          \
+#define PROJECT_BATCH(name, warps, slices, norm, add, any, tiles, depth, rows)                    \
   extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds__(warps * 32, 1) \
       name(const __grid_constant__ ProjectArgs a, const __grid_constant__ BatchLaunch l) {        \
     extern __shared__ __align__(128) u8 shared[];                                                 \
-    project_batch<warps, slices, norm, add, any, tiles, depth>(a, l, shared);                     \
+    project_batch<warps, slices, norm, add, any, tiles, depth, rows>(a, l, shared);               \
   }
-PROJECT_BATCH(native_batch_norm_8, 32, 8, true, false, false, 1, 2)
-PROJECT_BATCH(native_batch_norm_16, 32, 8, true, false, false, 2, 2)
-PROJECT_BATCH(native_batch_norm_mixed_8, 16, 8, true, false, true, 1, 1)
-PROJECT_BATCH(native_batch_norm_mixed_16, 16, 8, true, false, true, 2, 1)
-PROJECT_BATCH(native_batch_add_8, 32, 16, false, true, false, 1, 1)
-PROJECT_BATCH(native_batch_add_16, 32, 16, false, true, false, 2, 1)
+PROJECT_BATCH(native_batch_norm_8, 16, 8, true, false, false, 1, 2, 2)
+PROJECT_BATCH(native_batch_norm_16, 16, 8, true, false, false, 2, 2, 2)
+PROJECT_BATCH(native_batch_norm_mixed_8, 16, 8, true, false, true, 1, 1, 1)
+PROJECT_BATCH(native_batch_norm_mixed_16, 16, 8, true, false, true, 2, 1, 1)
+PROJECT_BATCH(native_batch_add_8, 32, 16, false, true, false, 1, 1, 1)
+PROJECT_BATCH(native_batch_add_16, 32, 16, false, true, false, 2, 1, 1)

@@ -21,6 +21,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("project.cu", include_str!("../../../../../kernels/cuda/project.cu")),
     ("moe.cu", include_str!("../../../../../kernels/cuda/moe.cu")),
     ("batch.cu", include_str!("../../../../../kernels/cuda/batch.cu")),
+    ("batch_long.cu", include_str!("../../../../../kernels/cuda/batch_long.cu")),
     ("batch_moe.cu", include_str!("../../../../../kernels/cuda/batch_moe.cu")),
     ("gdn.cu", include_str!("../../../../../kernels/cuda/gdn.cu")),
     ("attention.cu", include_str!("../../../../../kernels/cuda/attention.cu")),

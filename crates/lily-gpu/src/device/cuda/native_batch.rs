@@ -1,5 +1,5 @@
-//! Native kernels for steps of several sequences (`batch.cu`, `batch_moe.cu`), which read a weight once for all of them:
-//! which, and how they are launched.
+//! Native kernels for steps of several sequences (`batch.cu`, `batch_long.cu`, `batch_moe.cu`), which read a weight once for
+//! all of them: which, and how they are launched.
 
 use super::{
     CudaOptions,
@@ -49,14 +49,14 @@ fn project(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
     let (rows, bits) = (four(op, "rows")?, four(op, "bits")?);
     let widest = bits[..matrices].iter().copied().max()?;
     let few = tokens <= 8;
-    // Warps, and how many slices of a tile each has under way: see the kernels' list in batch.cu.
-    let (symbol, warps, depth) = match (op.kernel.starts_with("project_norm_"), cols, widest, few) {
-        (true, 2048, 4, true) => ("native_batch_norm_8", 32, 2),
-        (true, 2048, 4, false) => ("native_batch_norm_16", 32, 2),
-        (true, 2048, 8, true) => ("native_batch_norm_mixed_8", 16, 1),
-        (true, 2048, 8, false) => ("native_batch_norm_mixed_16", 16, 1),
-        (false, 4096, 4, true) => ("native_batch_add_8", 32, 1),
-        (false, 4096, 4, false) => ("native_batch_add_16", 32, 1),
+    // Warps, tiles that each takes at once, and how many turns' codes are under way: see the kernels' list in batch.cu.
+    let (symbol, warps, own, depth) = match (op.kernel.starts_with("project_norm_"), cols, widest, few) {
+        (true, 2048, 4, true) => ("native_batch_norm_8", 16, 2, 2),
+        (true, 2048, 4, false) => ("native_batch_norm_16", 16, 2, 2),
+        (true, 2048, 8, true) => ("native_batch_norm_mixed_8", 16, 1, 1),
+        (true, 2048, 8, false) => ("native_batch_norm_mixed_16", 16, 1, 1),
+        (false, 4096, 4, true) => ("native_batch_add_8", 32, 1, 1),
+        (false, 4096, 4, false) => ("native_batch_add_16", 32, 1, 1),
         _ => return None,
     };
     let together = if few { 8 } else { BATCH_TOKENS };
@@ -81,13 +81,13 @@ fn project(op: &Op, tokens: u32, limits: &Limits) -> Option<Launch> {
     let (slices, own_cols) = (cols / 256, cols / CLUSTER);
     let vectors = own_cols / 64 * BATCH_TOKENS * 8 + together * batch_row(own_cols);
     // Two turns' sums of the tiles that a block writes; the warps' places.
-    let own_tiles = warps / slices;
+    let own_tiles = warps * own / slices;
     let sums = 2 * own_tiles * slices * TILE_ROWS * together * 4;
     Some(Launch {
         symbol,
         grid: [CLUSTER * clusters, tokens.div_ceil(together), 1],
         threads: warps * 32,
-        shared: 1024 + vectors + sums + warps * depth * (widest * 512 + 256),
+        shared: 1024 + vectors + sums + warps * own * depth * (widest * 512 + 256),
         extra: vec![tiles / clusters, tiles % clusters, tokens, 0],
     })
 }

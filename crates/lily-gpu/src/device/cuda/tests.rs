@@ -153,7 +153,7 @@ fn batches() {
         assert_eq!((l.symbol, l.grid[1]), (symbol, blocks), "{tokens}");
         // 15 clusters of eight blocks: 51 of the 772 tiles for each, one more for seven of them.
         if tokens > 1 {
-            assert_eq!((l.grid[0], l.threads), (120, 1024));
+            assert_eq!((l.grid[0], l.threads), (120, 512));
             assert_eq!(l.extra, [51, 7, tokens as u32, 0]);
         }
     }
