@@ -132,6 +132,7 @@ template <bool SCORES> DEVICE void group_experts(const float* routed, u32 stride
 #define UNIT_SETS 8
 #define UNIT_WARPS 4  // of a set
 #define UNIT_STAGES 10
+#define UNIT_EARLY 5  // stages that are brought before the activations' bytes are made
 #define UNIT_TOKENS 4
 #define UNIT_GROUP_BYTES (HIDDEN / GROUP * 2)
 // Stage: gate's codes, up's; scales of both, biases of both.
@@ -194,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
     for (u32 i = 0; i < 2; i++) v[i] = load4(x + pair[i] / BATCH_CHOSEN * (HIDDEN / 4));
   }
   // Behind those loads: they would wait for microseconds behind all blocks' first weights.
-  if (warp < min(UNIT_STAGES, count) && lane == 0) bring_unit(warp);
+  if (warp < min(UNIT_EARLY, count) && lane == 0) bring_unit(warp);
   __syncwarp();
   if (warp / 16 < jobs) {
     float4 g = bfloats4(gain);
@@ -215,6 +216,8 @@ extern "C" __global__ void __launch_bounds__(UNIT_SETS * UNIT_WARPS * 32, 1)
     if (lane % 16 == 0) parts[(warp / 16 * 2 + lane / 16) * 16 + part] = sum;
     stage_vectors<2>(rows, places, UNIT_TOKENS, at, v);
   }
+  if (warp >= UNIT_EARLY && warp < min(UNIT_STAGES, count) && lane == 0) bring_unit(warp);
+  __syncwarp();
   __syncthreads();
   if (threadIdx.x < UNIT_TOKENS) {
     // Of a place without a token: whatever lies there, and nobody reads the result.
@@ -322,7 +325,7 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
   u32 token0 = blockIdx.z * BATCH_TOKENS, tokens = min(BATCH_TOKENS, l.tokens - token0);
   const float* routed = (const float*)a.routed + (u64)token0 * a.shape.stride;
   // Memory of another block may be written once that block has started.
-  cluster_arrive();
+  cluster_begin();
   if (threadIdx.x < DOWN_STAGES) {
     barrier_init(full + threadIdx.x, 1);
     filling[threadIdx.x] = threadIdx.x;
@@ -330,7 +333,7 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
   }
   if (threadIdx.x < 8) ((u32*)zeros)[threadIdx.x] = 0;
 
-  // The router is two kernels back: its results and the residual are complete before the experts' h is.
+  // The router is two kernels back: its results are complete before the experts' h is.
   u32 common0 = rank * 2, commons = common0 < tokens ? min(2, tokens - common0) : 0;
   // The shared expert's activations: its projections came with the router's. A warp has 128 columns of a token, and none
   // of those warps chooses experts.
@@ -350,14 +353,6 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
     const float4 v[1] = {h};
     stage_vectors<1>(row, place, 2, at, v);
   }
-  // A thread's value of the residual, written by the kernel before the router: complete. Row f of an mma is row f / 2 % 4 of
-  // the tile's first (f < 8) or last four rows of a half.
-  u32 f = threadIdx.x % TILE_ROWS, token = threadIdx.x / TILE_ROWS % BATCH_TOKENS;
-  u32 own_tile = threadIdx.x / (TILE_ROWS * BATCH_TOKENS), tile = own_tile * BATCH_CLUSTER + rank;
-  bool writes = own_tile < 2 && tile < tiles && token < tokens;
-  u32 row = row0 + f % 2 * (tiles * 8) + tile * 8 + f / 8 * 4 + f % 8 / 2;
-  float* y = (float*)a.residual + (u64)(token0 + token) * a.shape.hidden + row;
-  float old = writes ? load1(y) : 0.0f;
   group_experts<true>(routed, a.shape.stride, a.shape.experts, tokens, grouped);
   u32 own = grouped.count > rank ? (grouped.count - rank - 1) / BATCH_CLUSTER + 1 : 0;
   u32 count = own + (commons ? 1 : 0);
@@ -463,7 +458,14 @@ extern "C" __global__ void __cluster_dims__(BATCH_CLUSTER, 1, 1) __launch_bounds
       parity ^= 1;
     }
   }
+  // A thread's value of the residual. Row f of an mma is row f / 2 % 4 of the tile's first (f < 8) or last four rows of a half.
+  u32 f = threadIdx.x % TILE_ROWS, token = threadIdx.x / TILE_ROWS % BATCH_TOKENS;
+  u32 own_tile = threadIdx.x / (TILE_ROWS * BATCH_TOKENS), tile = own_tile * BATCH_CLUSTER + rank;
+  bool writes = own_tile < 2 && tile < tiles && token < tokens;
+  u32 row = row0 + f % 2 * (tiles * 8) + tile * 8 + f / 8 * 4 + f % 8 / 2;
+  float* y = (float*)a.residual + (u64)(token0 + token) * a.shape.hidden + row;
   cluster_arrive();
+  float old = writes ? load1(y) : 0.0f;
   cluster_wait();
   if (writes) {
     const float* mine = results + own_tile * tile_results + f;

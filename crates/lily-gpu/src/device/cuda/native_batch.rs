@@ -10,7 +10,7 @@ use crate::plan::Op;
 
 /// Fewest tokens for which weights are read once for all of them, rather than once for each from the second-level cache
 /// (H200, see bench/cuda.md): projections, the experts' gate and up, their down.
-const TOGETHER_FROM: [u32; 3] = [3, 8, 6];
+const TOGETHER_FROM: [u32; 3] = [3, 4, 4];
 
 /// `BATCH_TOKENS` of batch.cu.
 const BATCH_TOKENS: u32 = 16;
