@@ -16,13 +16,9 @@ pub const HOPPER: u32 = 90;
 /// Symbols that exist on [`HOPPER`] only.
 pub const HOPPER_SYMBOLS: &[&str] = &[
     "hopper_gemm_128",
-    "hopper_gemm_256",
     "hopper_gemm_add_128",
-    "hopper_gemm_add_256",
     "hopper_experts_gate_up_128",
-    "hopper_experts_gate_up_256",
     "hopper_experts_down_128",
-    "hopper_experts_down_256",
     "hopper_shared_gate_up",
     "hopper_attention_prefill",
     "hopper_attention_halves",
@@ -141,11 +137,8 @@ fn moe_sort(op: &Op) -> Option<Launch> {
     })
 }
 
-/// Pairs of a block on Hopper, from the number of experts and the blocks of at most 32 pairs that there is room for: 256
-/// where an expert has about as many on average, 128 otherwise.
-pub fn hopper_pairs(experts: u32, capacity: u32) -> u32 {
-    if capacity.saturating_sub(experts) * 32 >= experts * 192 { 256 } else { 128 }
-}
+/// Inputs of a tile on Hopper; of the experts' products, pairs of a block.
+const HOPPER_INPUTS: u32 = 128;
 
 fn moe_blocks(op: &Op) -> Option<Launch> {
     let experts = scalar(op, "experts")?;
@@ -157,8 +150,7 @@ fn moe_blocks(op: &Op) -> Option<Launch> {
         grid: [1, 1, 1],
         threads: 256,
         shared: 0,
-        // The capacity is an argument by itself, without a name.
-        extra: vec![hopper_pairs(experts, scalar(op, "")?), 0],
+        extra: vec![HOPPER_INPUTS, 0],
     })
 }
 
@@ -176,7 +168,7 @@ fn attention(op: &Op) -> Option<Launch> {
 }
 
 /// `HOPPER_SHARED` of gemm_hopper.cu.
-const HOPPER_SHARED: u32 = 9216 + 131_072 + 2 * 128 * (256 + 2 * 16);
+const HOPPER_SHARED: u32 = 12_288 + 131_072 + 2 * 128 * (256 + 2 * 16);
 
 fn hopper_launch(symbol: &'static str, tiles: u32, limits: &Limits, extra: Vec<u32>) -> Launch {
     Launch {
@@ -188,13 +180,6 @@ fn hopper_launch(symbol: &'static str, tiles: u32, limits: &Limits, extra: Vec<u
     }
 }
 
-/// Inputs of a tile, 128 or 256: where tiles of 256 fill the GPU as well, they are better, by a factor of five to three
-/// in time a tile (measured: 31 and 18.6 us for 2,048 columns).
-pub fn hopper_inputs(blocks: u32, tokens: u32, multiprocessors: u32) -> u32 {
-    let rounds = |wide: u32| (blocks * tokens.div_ceil(wide)).div_ceil(multiprocessors.max(1));
-    if rounds(256) * 5 <= rounds(128) * 3 { 256 } else { 128 }
-}
-
 fn hopper_gemm(op: &Op, limits: &Limits) -> Option<Launch> {
     let (name, height) = op.kernel.rsplit_once('_')?;
     let (cols, matrices) = (scalar(op, "cols")?, scalar(op, "matrices")? as usize);
@@ -203,16 +188,13 @@ fn hopper_gemm(op: &Op, limits: &Limits) -> Option<Launch> {
     if limits.arch != HOPPER || bits[..matrices].iter().any(|&b| b != 4) || cols % 512 != 0 {
         return None;
     }
-    let blocks = rows[..matrices].iter().map(|r| r.div_ceil(WEIGHT_ROWS)).sum();
-    let inputs = hopper_inputs(blocks, tokens, limits.multiprocessors);
-    let symbol = match (name, inputs) {
-        ("gemm_float", 128) => "hopper_gemm_128",
-        ("gemm_float", _) => "hopper_gemm_256",
-        ("gemm_float_add", 128) => "hopper_gemm_add_128",
-        ("gemm_float_add", _) => "hopper_gemm_add_256",
+    let blocks: u32 = rows[..matrices].iter().map(|r| r.div_ceil(WEIGHT_ROWS)).sum();
+    let symbol = match name {
+        "gemm_float" => "hopper_gemm_128",
+        "gemm_float_add" => "hopper_gemm_add_128",
         _ => return None,
     };
-    Some(hopper_launch(symbol, blocks * tokens.div_ceil(inputs), limits, vec![0, 0]))
+    Some(hopper_launch(symbol, blocks * tokens.div_ceil(HOPPER_INPUTS), limits, vec![0, 0]))
 }
 
 fn hopper_shared(op: &Op, limits: &Limits) -> Option<Launch> {
@@ -221,7 +203,12 @@ fn hopper_shared(op: &Op, limits: &Limits) -> Option<Launch> {
     if hidden % 512 != 0 || width % 64 != 0 {
         return None;
     }
-    Some(hopper_launch("hopper_shared_gate_up", width / 64 * tokens.div_ceil(128), limits, vec![0, 0]))
+    Some(hopper_launch(
+        "hopper_shared_gate_up",
+        width / 64 * tokens.div_ceil(HOPPER_INPUTS),
+        limits,
+        vec![0, 0],
+    ))
 }
 
 fn hopper_experts(op: &Op, limits: &Limits) -> Option<Launch> {
@@ -231,11 +218,9 @@ fn hopper_experts(op: &Op, limits: &Limits) -> Option<Launch> {
     }
     // Blocks of pairs: at most as many as the buffer has room for.
     let capacity = op.grid[1];
-    let (symbol, columns) = match (op.kernel.as_str(), hopper_pairs(scalar(op, "experts")?, capacity)) {
-        ("experts_gate_up_float", 128) => ("hopper_experts_gate_up_128", width / 64),
-        ("experts_gate_up_float", _) => ("hopper_experts_gate_up_256", width / 64),
-        (_, 128) => ("hopper_experts_down_128", hidden / 128),
-        (_, _) => ("hopper_experts_down_256", hidden / 128),
+    let (symbol, columns) = match op.kernel.as_str() {
+        "experts_gate_up_float" => ("hopper_experts_gate_up_128", width / 64),
+        _ => ("hopper_experts_down_128", hidden / 128),
     };
     Some(hopper_launch(symbol, columns * capacity, limits, vec![columns, capacity]))
 }

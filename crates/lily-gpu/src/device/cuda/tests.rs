@@ -4,7 +4,7 @@ use super::{
     CudaOptions, Together, compile,
     driver::Limits,
     native::{self, Launch, attention_splits},
-    native_prefill::{HOPPER, HOPPER_SYMBOLS, hopper_inputs, hopper_pairs, misplaced, precision},
+    native_prefill::{HOPPER, HOPPER_SYMBOLS, misplaced, precision},
     workspace::{self, Need, Workspace},
 };
 use crate::{
@@ -306,8 +306,8 @@ fn kernels_of_a_chunk() {
         route(&op(plan, label), limits).map(|l| l.symbol)
     };
     for (label, hopper, later) in [
-        ("layers.0.gdn.in", "hopper_gemm_256", "native_gemm"),
-        ("layers.0.gdn.out", "hopper_gemm_add_256", "native_gemm_add"),
+        ("layers.0.gdn.in", "hopper_gemm_128", "native_gemm"),
+        ("layers.0.gdn.out", "hopper_gemm_add_128", "native_gemm_add"),
         ("layers.0.gdn.convolve", "native_gdn_convolve", "native_gdn_convolve"),
         ("layers.0.gdn.factors", "native_gdn_factors", "native_gdn_factors"),
         ("layers.0.gdn.scan", "native_gdn_scan", "native_gdn_scan"),
@@ -459,30 +459,16 @@ fn workspace_of_a_chunk() {
     assert_eq!(plan.clone().with_workspace(0), plan);
 }
 
-#[test]
-fn inputs_of_a_tile() {
-    // 98 blocks of rows: 784 tiles of 256 make 6 rounds, 1,568 of 128 make 12.
-    assert_eq!(hopper_inputs(98, 2048, 132), 256);
-    // 4 tiles of 128 tokens: 392 make 3 rounds of 3, 196 of 256 make 2 of 5.
-    assert_eq!(hopper_inputs(98, 512, 132), 128);
-    // 16 blocks: one round of 256.
-    assert_eq!(hopper_inputs(16, 2048, 132), 256);
-    assert_eq!(hopper_inputs(16, 1024, 132), 128);
-    assert_eq!(hopper_inputs(1, 64, 132), 128);
-}
-
-/// Blocks of pairs are as large as the experts' kernels take, at every size of a chunk.
+/// Blocks of pairs are as large as the experts' tiles, at every size of a chunk.
 #[test]
 fn pairs_of_a_block() {
-    assert_eq!([512, 2048, 6144, 8192].map(|t| hopper_pairs(256, t * 8 / 32 + 256)), [128, 128, 256, 256]);
-    assert_eq!(hopper_pairs(256, 0), 128);
-    for (tokens, most) in [(32, 128), (2048, 128), (4096, 128), (8192, 256)] {
+    for tokens in [32, 2048, 8192] {
         let plan = prefill(tokens);
         let launch = |label: &str| route(&op(&plan, label), &H200).expect("native");
-        assert_eq!(launch("layers.0.experts.blocks").extra, [most, 0], "{tokens}");
+        assert_eq!(launch("layers.0.experts.blocks").extra, [128, 0], "{tokens}");
         for kernel in ["gate_up", "down"] {
             let l = launch(&format!("layers.0.experts.{kernel}"));
-            assert_eq!(l.symbol, format!("hopper_experts_{kernel}_{most}"), "{tokens}");
+            assert_eq!(l.symbol, format!("hopper_experts_{kernel}_128"), "{tokens}");
         }
     }
 }
