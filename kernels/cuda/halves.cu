@@ -1,4 +1,5 @@
-// Half precision, which prefill's products take: 11 bits, at the speed of bfloats (8 bits).
+// Half precision, which prefill's products take on the tensor cores: 11 bits, at the speed of bfloats (8 bits); two halves
+// of a value have 22 (split.cu, gdn_prefill.cu).
 //
 // A half ends at 65,504, and below 6e-5 it has an absolute error of 3e-8 instead of 11 bits. So every operand has a range:
 //   weights        times 2^8: 11 bits from 2.4e-7, the largest 127 in any case and 255 where scale and bias don't add up

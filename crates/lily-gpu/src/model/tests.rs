@@ -297,7 +297,7 @@ fn activations_are_known_before() {
     assert!(short < long);
 }
 
-/// Products rounded to halves, as CUDA has them: logits stay within the bar for backends of 16 bits where no router's near tie
+/// Products rounded to halves, as CUDA has them but on Hopper: logits stay within the bar for backends of 16 bits where no router's near tie
 /// is decided otherwise.
 #[test]
 fn chunks_of_f16_products() {

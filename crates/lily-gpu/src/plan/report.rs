@@ -57,7 +57,7 @@ fn mb(bytes: u64) -> String {
 /// One chunk of several sizes.
 fn prefill_table(name: &str, model: &ModelShape, sizes: &[usize]) -> String {
     let mut out = format!(
-        "\nPrefill of one chunk from an empty sequence, {name}. Bytes as above. Products take f32 (Metal) or F16 (CUDA).\n\n\
+        "\nPrefill of one chunk from an empty sequence, {name}. Bytes as above. Products take f32 (Metal, Hopper) or F16 (other CUDA GPUs).\n\n\
          | tokens | products | dispatches | levels | weights read | weights written | KV | state | activations | together | \
          MB a token |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     );
