@@ -104,18 +104,6 @@ DEVICE void mma_tf32(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// ---- copies of a thread into shared memory, counted in groups
-
-DEVICE void fetch16(u32 to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-DEVICE void fetch8(u32 to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
-}
-DEVICE void fetches_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All but the last LEFT groups are there.
-template <u32 LEFT> DEVICE void fetches_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-
 // ---- memory of other blocks of the cluster
 
 DEVICE u32 shared_address_in(const void* p, u32 block) {

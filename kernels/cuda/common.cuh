@@ -76,6 +76,18 @@ DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;
 // The first half of one that orders no memory: the block has started, and its barriers have been initialised (barrier_fence).
 DEVICE void cluster_begin() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 
+// ---- copies of a thread into shared memory, counted in groups
+
+DEVICE void fetch16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+DEVICE void fetch8(u32 to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+DEVICE void fetches_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All but the last LEFT groups are there.
+template <u32 LEFT> DEVICE void fetches_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
 // ---- loads of what other kernels wrote: past the first-level cache
 
 DEVICE float4 load4(const void* p) { return __ldcg((const float4*)p); }

@@ -7,6 +7,7 @@
 #define GDN_TAPS 4
 #define GDN_PARTS 4
 #define GDN_VALUES (GDN_DIM / GDN_PARTS)
+#define GDN_CHANNELS (2 * GDN_DIM + GDN_VALUES)  // of a block: q, k, its part of v
 struct GdnLaunch {
   Step step;
 };
@@ -16,9 +17,9 @@ DEVICE float softplus(float x) {
   return x > 20.0f ? x : e < 1e-4f ? e - 0.5f * e * e : logf(1.0f + e);
 }
 // What a channel's convolution gives, of its weights, the three inputs before, and the present one.
-DEVICE float convolve(uint2 weights, const float (&before)[3], float now) {
+DEVICE float convolve(uint2 weights, const float (&before)[3][GDN_CHANNELS], u32 channel, float now) {
   float4 w = bfloats4(weights);
-  return silu(w.x * before[0] + w.y * before[1] + w.z * before[2] + w.w * now);
+  return silu(w.x * before[0][channel] + w.y * before[1][channel] + w.z * before[2][channel] + w.w * now);
 }
 // Writes to the same place of another block of the cluster, whose barrier at the same place as `b` counts the bytes.
 DEVICE void send(float* p, u32 block, float v, u64* b) {
@@ -30,9 +31,11 @@ DEVICE void send(float* p, u32 block, float v, u64* b) {
                : "memory");
 }
 
-extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(256, 5)
+extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(256, 6)
     native_gdn_step(const __grid_constant__ GdnArgs a, const __grid_constant__ GdnLaunch l) {
-  __shared__ __align__(16) float qkv[2 * GDN_DIM + GDN_VALUES];
+  __shared__ __align__(16) float qkv[GDN_CHANNELS];
+  __shared__ __align__(16) uint2 weights[GDN_CHANNELS];
+  __shared__ __align__(16) float before[3][GDN_CHANNELS];  // the convolution's inputs of three steps, oldest first
   __shared__ float outputs[GDN_VALUES];
   __shared__ float squares[GDN_PARTS];
   __shared__ u64 sent;
@@ -57,18 +60,18 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   u32 channel = (tid < GDN_DIM ? 0 : key_width - GDN_DIM) + key_head * GDN_DIM + tid;
   u32 v_channel = 2 * key_width + head * GDN_DIM + part * GDN_VALUES + lane;
   float* ring = (float*)a.ring + (u64)slot * (GDN_TAPS * channels);
-  u32 before_at[3], now_at = position % GDN_TAPS * channels;
-#pragma unroll
-  for (u32 i = 0; i < 3; i++) before_at[i] = (position + 1 + i) % GDN_TAPS * channels;
-  float before[3], v_before[3] = {0.0f, 0.0f, 0.0f};
-  uint2 w = ((const uint2*)a.conv_weight)[channel], v_w = make_uint2(0, 0);
-#pragma unroll
-  for (u32 i = 0; i < 3; i++) before[i] = load1(ring + before_at[i] + channel);
-  if (warp == 7) {
-    v_w = ((const uint2*)a.conv_weight)[v_channel];
-#pragma unroll
-    for (u32 i = 0; i < 3; i++) v_before[i] = load1(ring + before_at[i] + v_channel);
+  // Channels lie as in qkv. Registers are for the state: many blocks must have theirs under way.
+  auto channel_of = [&](u32 i) {
+    return i < GDN_DIM       ? key_head * GDN_DIM + i
+           : i < 2 * GDN_DIM ? key_width + key_head * GDN_DIM + i - GDN_DIM
+                             : 2 * key_width + head * GDN_DIM + part * GDN_VALUES + i - 2 * GDN_DIM;
+  };
+  if (tid < GDN_CHANNELS / 2) fetch16(shared_address(weights + 2 * tid), (const uint2*)a.conv_weight + channel_of(2 * tid));
+  if (tid < 3 * GDN_CHANNELS / 4) {
+    u32 i = tid / (GDN_CHANNELS / 4), c = tid % (GDN_CHANNELS / 4) * 4;
+    fetch16(shared_address(before[i] + c), ring + (position + 1 + i) % GDN_TAPS * channels + channel_of(c));
   }
+  fetches_end();
   float a_log = ((const float*)a.a_log)[head], dt_bias = ((const float*)a.dt_bias)[head];
   u32 row0 = part * GDN_VALUES + warp * 4;
   float4* state = (float4*)a.state + (((u64)slot * a.shape.value_heads + head) * GDN_DIM + row0) * (GDN_DIM / 4) + lane;
@@ -83,12 +86,16 @@ extern "C" __global__ void __cluster_dims__(GDN_PARTS, 1, 1) __launch_bounds__(2
   float beta = sigmoid(load1(in + channels + value_width + head));
   float decay = expf(-expf(a_log) * softplus(load1(in + channels + value_width + a.shape.value_heads + head) + dt_bias));
   float z = warp == 0 ? load1(in + channels + head * GDN_DIM + part * GDN_VALUES + lane) : 0.0f;
-  qkv[tid] = convolve(w, before, now);
+  u32 now_at = position % GDN_TAPS * channels;
+  fetches_wait<0>();
+  __syncthreads();
+  qkv[tid] = convolve(weights[tid], before, tid, now);
   // Blocks that share channels compute them alike; the first of them keeps the input. The place written is none that
   // any of them reads.
   if (part == 0 && head % together == 0) ring[now_at + channel] = now;
   if (warp == 7) {
-    qkv[2 * GDN_DIM + lane] = convolve(v_w, v_before, v_now);
+    u32 i = 2 * GDN_DIM + lane;
+    qkv[i] = convolve(weights[i], before, i, v_now);
     ring[now_at + v_channel] = v_now;
   }
   __syncthreads();

@@ -218,8 +218,8 @@ impl Bench {
 /// A few steps and a chunk through four layers with few experts and a small vocabulary: every native kernel at its real
 /// width, with little enough work for a memory checker.
 pub fn steps() -> Result<(), Box<dyn Error>> {
-    // Large enough that the head's rows do not all fit a block's ring.
-    let config = ModelConfig { vocab_size: 40_000, num_experts: 32, ..ModelConfig::qwen3_6_35b_a3b(4) };
+    // Large enough that the head's rows do not all fit a block's ring, and that several sequences have kernels for so many.
+    let config = ModelConfig { vocab_size: 140_000, num_experts: 32, ..ModelConfig::qwen3_6_35b_a3b(4) };
     let mut b = Bench::of(config, CudaOptions { together: Together::Always, ..CudaOptions::default() })?;
     let mut kernels = std::collections::BTreeSet::new();
     for (tokens, context) in [(1, 300), (1, 5_000), (3, 300), (16, 40)] {
