@@ -7,21 +7,26 @@
 // the sums (two halves each). Ranges, with weights times WEIGHT_UNIT: scales of 5e-7 to 32 are exact, beyond that they
 // become 32; second parts are limited to 511; inputs have any range (split.cu).
 //
-// A block stays on its multiprocessor and takes tile after tile: 128 weight rows times up to WIDE inputs. Of three
-// warpgroups one brings what is needed to two rings in shared memory and runs ahead into the next tile: three warps inputs by 64
-// columns, one warp codes, scales and biases by 512, whole lines of a row at a time (32 bytes of each of 128 rows would cost the
-// load unit more than the inputs do). Each of the others has 64 weight rows. Weights are the instructions' first operand, which may come from registers: a thread expands its own codes there, and no expanded weight is written
-// to memory of any kind. A lane needs two neighbours of every eight columns, that is one byte of a word of codes.
+// A block stays on its multiprocessor and takes tile after tile: 128 weight rows times up to 128 inputs. Of three warpgroups one
+// brings what is needed to two rings in shared memory and runs ahead into the next tiles: three warps inputs by 64 columns, one
+// warp codes, scales and biases by 512, whole lines of a row at a time (32 bytes of each of 128 rows would cost the load unit
+// more than the inputs do). Each of the others has 64 weight rows. Weights are the instructions' first operand, which may come
+// from registers: a thread expands its own codes there, and no expanded weight is written to memory of any kind. A lane needs
+// two neighbours of every eight columns, that is one byte of a word of codes.
 #define HOPPER_THREADS 384
-#define HOPPER_INPUTS 131072                     // bytes of the inputs' ring: 4 or 8 places
-#define HOPPER_STEPS (SPLIT_PLACES + 1)          // places of the inputs' ring in the meantime: hi, lo of eight groups, sums
-// Barriers, then what the end of a tile needs, for four tiles: a job's words and the inputs' factors, 256 each.
+#define HOPPER_WIDE SPLIT_ROWS           // inputs of a tile
+#define HOPPER_PLACES 8                  // of the inputs' ring, SPLIT_PLACE bytes each
+#define HOPPER_STEPS (SPLIT_PLACES + 1)  // of 512 columns: hi, lo of eight groups in turn, sums
+// Barriers, then what the end of a tile needs, for four tiles: a job's words and the inputs' factors, 128 each.
 #define HOPPER_NOTES 1024
 // And what the warps that bring pairs' inputs know about them.
 #define HOPPER_BRINGING 3
-#define HOPPER_TABLES (HOPPER_NOTES + 4 * 2 * 1024)
-#define HOPPER_HEAD (HOPPER_TABLES + HOPPER_BRINGING * 1024)
-#define HOPPER_SHARED (HOPPER_HEAD + HOPPER_INPUTS + 2 * HOPPER_WEIGHTS)
+#define HOPPER_TABLES (HOPPER_NOTES + 4 * 8 * HOPPER_WIDE)
+// The rings; places of inputs must lie at multiples of 1,024 bytes.
+#define HOPPER_RING (HOPPER_TABLES + 4 * 4 * HOPPER_WIDE)
+static_assert(HOPPER_RING % 1024 == 0 && HOPPER_BRINGING < 4, "layout");
+#define HOPPER_CODES (HOPPER_RING + HOPPER_PLACES * SPLIT_PLACE)
+#define HOPPER_SHARED (HOPPER_CODES + 2 * HOPPER_WEIGHTS)
 #define MEMBER __device__ __forceinline__
 struct HopperLaunch {
   // Tiles of weight rows; most blocks of pairs.
@@ -60,11 +65,8 @@ struct Barriers {
     weights_empty = full + 18;
   }
 };
-template <class J> struct Ring {
-  static constexpr u32 PLACE = J::WIDE * 128, PLACES = HOPPER_INPUTS / PLACE;
-};
 // A tile's words and factors, of the n-th tile that a block takes.
-DEVICE u32* notes_at(u8* shared, u32 n) { return (u32*)(shared + HOPPER_NOTES) + n % 4 * 512; }
+DEVICE u32* notes_at(u8* shared, u32 n) { return (u32*)(shared + HOPPER_NOTES) + n % 4 * (2 * HOPPER_WIDE); }
 
 // The rows of a tile's weights: of one matrix, rows first and on, or, JOINT, of two, eight rows of each in turn (joint_row).
 // Rows past the last repeat it.
@@ -97,7 +99,7 @@ template <class J> DEVICE void bring_weights(const J& job, u8* shared, u32 lane)
     WeightRows rows = job.weights(t);
     u32 code_bytes = job.pieces * HOPPER_PITCH, factor_bytes = job.pieces * HOPPER_GROUPS;
     for (u32 piece = 0; piece < job.pieces; piece++) {
-      u8* to = shared + HOPPER_HEAD + HOPPER_INPUTS + w.at * HOPPER_WEIGHTS;
+      u8* to = shared + HOPPER_CODES + w.at * HOPPER_WEIGHTS;
       barrier_wait(b.weights_empty + w.at, w.round);
       u32 column = piece * HOPPER_PITCH + lane % 16 * 16;
       const u8 *codes = rows.codes[0] + column, *other = J::JOINT ? rows.codes[1] + column : codes;
@@ -127,7 +129,8 @@ template <class J> DEVICE void bring_weights(const J& job, u8* shared, u32 lane)
           if constexpr (J::NOTES) copy4(words, job.note(t, k));
           if constexpr (J::PAIRS) {
             u32 x = job.input(t, k);
-            copy4(words + 256, (const u8*)job.sums + (u64)(x / SPLIT_ROWS) * job.pieces * (2 * SPLIT_SUMS) + SPLIT_SUMS + x % SPLIT_ROWS * 4);
+            u64 block = (u64)(x / SPLIT_ROWS) * job.pieces;
+            copy4(words + HOPPER_WIDE, (const u8*)job.sums + block * (2 * SPLIT_SUMS) + SPLIT_SUMS + x % SPLIT_ROWS * 4);
           }
         }
       }
@@ -140,33 +143,25 @@ template <class J> DEVICE void bring_weights(const J& job, u8* shared, u32 lane)
 // Brings inputs side by side, rows token0 (a multiple of 128) and on, by bulk copies: one thread.
 template <class J> DEVICE void bring_rows(const J& job, u8* shared) {
   Barriers b(shared);
-  Place<Ring<J>::PLACES> p = {0, 1};
+  Place<HOPPER_PLACES> p = {0, 1};
   typename J::Tile t;
   // They come from another kernel's stores, and the copy engine reads them.
   asm volatile("fence.proxy.async.global;" ::: "memory");
   for (u32 n = 0; job.tile(blockIdx.x + n * gridDim.x, make_uint4(0, 0, 0, 0), t); n++) {
-    // Whole eights of rows, in one or two blocks.
-    u32 rows = t.inputs + 7 & ~7u, first = min(rows, SPLIT_ROWS), second = rows - first;
+    // Whole eights of rows.
+    u32 rows = t.inputs + 7 & ~7u;
     u64 block = (u64)(t.token0 / SPLIT_ROWS) * job.pieces;
     for (u32 piece = 0; piece < job.pieces; piece++) {
       const u8* sums = (const u8*)job.sums + (block + piece) * (2 * SPLIT_SUMS);
       const u8* values = (const u8*)job.split + (block + piece) * (SPLIT_PLACES * SPLIT_PLACE);
       for (u32 s = 0; s < HOPPER_STEPS; s++) {
         bool last = s == SPLIT_PLACES, start = piece == 0 && s == 0;
-        u8* to = shared + HOPPER_HEAD + p.at * Ring<J>::PLACE;
         u64* full = b.full + p.at;
-        u32 row_bytes = last ? 32 : 128;
-        const u8* x = last ? sums : values + s * SPLIT_PLACE;
+        u32 bytes = rows * (last ? 32 : 128);
         barrier_wait(b.empty + p.at, p.round);
-        barrier_expect(full, rows * (row_bytes + (start ? 4 : 0)));
-        bulk_load(to, x, first * row_bytes, full);
-        if (second)
-          bulk_load(to + SPLIT_ROWS * row_bytes, x + (u64)job.pieces * (last ? 2 * SPLIT_SUMS : SPLIT_PLACES * SPLIT_PLACE), second * row_bytes, full);
-        if (start) {
-          u32* factors = notes_at(shared, n) + 256;
-          bulk_load(factors, sums + SPLIT_SUMS, first * 4, full);
-          if (second) bulk_load(factors + SPLIT_ROWS, sums + job.pieces * (2 * SPLIT_SUMS) + SPLIT_SUMS, second * 4, full);
-        }
+        barrier_expect(full, bytes + (start ? rows * 4 : 0));
+        bulk_load(shared + HOPPER_RING + p.at * SPLIT_PLACE, last ? sums : values + s * SPLIT_PLACE, bytes, full);
+        if (start) bulk_load(notes_at(shared, n) + HOPPER_WIDE, sums + SPLIT_SUMS, rows * 4, full);
         p.next();
       }
     }
@@ -175,34 +170,33 @@ template <class J> DEVICE void bring_rows(const J& job, u8* shared) {
 
 // Brings inputs from anywhere by copies of 16 bytes, the places in turn with the other warps that do: 32 threads.
 template <class J> DEVICE void bring_pairs(const J& job, u8* shared, u32 warp, u32 lane) {
-  constexpr u32 PLACES = Ring<J>::PLACES;
   Barriers b(shared);
-  // Where inputs' values lie, in 16 bytes, for this warp: of input i at i % 4 * WIDE / 4 + i / 4. In the last three bits their
+  // Where inputs' values lie, in 16 bytes, for this warp: of input i at i % 4 * 32 + i / 4. In the last three bits their
   // place among eight rows, which the pieces of a row are swizzled by.
-  u32* table = (u32*)(shared + HOPPER_TABLES) + warp * 256;
+  u32* table = (u32*)(shared + HOPPER_TABLES) + warp * HOPPER_WIDE;
   // Lanes 8 j to 8 j + 7 bring rows j, j + 4 and so on; every second one's pieces lie 64 bytes apart from where the others' do.
   u32 part = lane % 8, place = lane / 8 * 128 + (part ^ lane / 8) * 16, i = blockIdx.x;
   // The next step of this warp, from the tile's first, and its place.
   u32 step = warp;
-  Place<PLACES> p = {warp, 1};
+  Place<HOPPER_PLACES> p = {warp, 1};
   typename J::Tile t;
   uint4 next = job.fetch(i);
   while (job.tile(i, next, t)) {
     next = job.fetch(i += gridDim.x);
     __syncwarp();
 #pragma unroll
-    for (u32 k = 0; k < J::WIDE / 32; k++) {
-      u32 x = lane + 32 * k, row = job.input(t, x);
-      table[x % 4 * (J::WIDE / 4) + x / 4] = row / SPLIT_ROWS * job.pieces * (SPLIT_PLACES * SPLIT_PLACE / 16) + row % SPLIT_ROWS * 8 + row % 8;
+    for (u32 k = 0; k < HOPPER_WIDE / 32; k++) {
+      u32 x = lane + 32 * k, row = job.input(t, x), block = row / SPLIT_ROWS * job.pieces;
+      table[x % 4 * (HOPPER_WIDE / 4) + x / 4] = block * (SPLIT_PLACES * SPLIT_PLACE / 16) + row % SPLIT_ROWS * 8 + row % 8;
     }
     __syncwarp();
     for (; step < job.pieces * HOPPER_STEPS; step += HOPPER_BRINGING) {
       u32 piece = step / HOPPER_STEPS, s = step % HOPPER_STEPS;
-      u8* to = shared + HOPPER_HEAD + p.at * Ring<J>::PLACE;
+      u8* to = shared + HOPPER_RING + p.at * SPLIT_PLACE;
       barrier_wait(b.empty + p.at, p.round);
       if (s < SPLIT_PLACES) {
         const u8* x = (const u8*)job.split + (u64)(piece * SPLIT_PLACES + s) * SPLIT_PLACE;
-        const uint4* from = (const uint4*)(table + lane / 8 * (J::WIDE / 4));
+        const uint4* from = (const uint4*)(table + lane / 8 * (HOPPER_WIDE / 4));
         to += place;
         u8* odd = to + (place & 64 ? -64 : 64);
 #pragma unroll 2
@@ -217,14 +211,14 @@ template <class J> DEVICE void bring_pairs(const J& job, u8* shared, u32 warp, u
         // Two pieces a row; a block of sums is a 32nd of one of values.
         const u8* x = (const u8*)job.sums + piece * (2 * SPLIT_SUMS);
         for (u32 k = lane / 2; k < t.inputs; k += 16) {
-          u32 f = table[k % 4 * (J::WIDE / 4) + k / 4], r = f / 8 % SPLIT_ROWS;
-          copy16(to + k * 32 + (lane % 2 ^ k / 4 % 2) * 16, x + (f & ~(SPLIT_ROWS * 8 - 1)) / 2 + r * 32 + (lane % 2 ^ r / 4 % 2) * 16);
+          u32 f = table[k % 4 * (HOPPER_WIDE / 4) + k / 4], r = f / 8 % SPLIT_ROWS, block = f & ~(SPLIT_ROWS * 8 - 1);
+          copy16(to + k * 32 + (lane % 2 ^ k / 4 % 2) * 16, x + block / 2 + r * 32 + (lane % 2 ^ r / 4 % 2) * 16);
         }
       }
       copies_arrive(b.full + p.at);
       p.at += HOPPER_BRINGING;
-      if (p.at >= PLACES) {
-        p.at -= PLACES;
+      if (p.at >= HOPPER_PLACES) {
+        p.at -= HOPPER_PLACES;
         p.round ^= 1;
       }
     }
@@ -233,8 +227,8 @@ template <class J> DEVICE void bring_pairs(const J& job, u8* shared, u32 warp, u
 }
 
 // Calls what multiplies with as many sums as the inputs need: one loop for all numbers of inputs, whose registers are the same.
-template <class J, class F> DEVICE void with_sums(float (&d)[J::WIDE / 2], u32 inputs, const F& f) {
-  if (!J::PAIRS || inputs > J::WIDE * 3 / 4)
+template <class J, class F> DEVICE void with_sums(float (&d)[HOPPER_WIDE / 2], u32 inputs, const F& f) {
+  if (!J::PAIRS || inputs > 96)
     f(d);
   else if (inputs <= 32)
     f((float(&)[16])d);
@@ -244,39 +238,30 @@ template <class J, class F> DEVICE void with_sums(float (&d)[J::WIDE / 2], u32 i
     f((float(&)[32])d);
   else if (inputs <= 80)
     f((float(&)[40])d);
-  else if (inputs <= 96)
+  else
     f((float(&)[48])d);
-  else if (inputs <= 128)
-    f((float(&)[64])d);
-  else if constexpr (J::WIDE == 256)
-    f((float(&)[96])d);
 }
 
 // What multiplies: 64 weight rows of a tile times its inputs. The sums that a job stores are to be multiplied by the inputs'
 // factors.
 template <class J>
-DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>::PLACES>& next, Place<2>& w, u8* shared, const u32* notes) {
-  constexpr u32 WIDE = J::WIDE;
+DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<HOPPER_PLACES>& next, Place<2>& w, u8* shared,
+                          const u32* notes) {
   Barriers b(shared);
   u32 lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-  // The instructions' sums lose up to a unit of their last place with each of them, always towards zero: 5e-6 of a sum over
-  // 2,048 columns, 9e-6 over 4,096. Where there are registers for it they are sums over 512 columns: 1e-6.
-  constexpr bool SHORT = WIDE == 128;
-  float d[WIDE / 2], total[SHORT ? WIDE / 2 : 1];
+  // The instructions cut their sums off, towards zero, each of them: 5e-6 of a sum over 2,048 columns, 9e-6 over 4,096. So
+  // theirs are sums over 512 columns.
+  float d[HOPPER_WIDE / 2], total[HOPPER_WIDE / 2];
 #pragma unroll
-  for (u32 i = 0; i < (SHORT ? WIDE / 2 : 1); i++) total[i] = 0.0f;
-  // Of a block of pairs the instructions write some only.
-  if (J::PAIRS)
-#pragma unroll
-    for (u32 i = 0; i < WIDE / 2; i++) d[i] = 0.0f;
+  for (u32 i = 0; i < HOPPER_WIDE / 2; i++) d[i] = total[i] = 0.0f;
   u32 a[2][16];
   Offsets offsets;
-  u32 x_at = shared_address(shared + HOPPER_HEAD);
+  u32 ring = shared_address(shared + HOPPER_RING);
   const u8* piece = shared;
   // The operands of a group.
   auto prepare = [&](u32 (&out)[16], u32 group) {
     if (group % 8 == 0) {
-      piece = shared + HOPPER_HEAD + HOPPER_INPUTS + w.at * HOPPER_WEIGHTS;
+      piece = shared + HOPPER_CODES + w.at * HOPPER_WEIGHTS;
       barrier_wait(b.weights_full + w.at, w.round);
     }
     expand_group(out, piece, row, lane % 4, group % 8);
@@ -289,19 +274,19 @@ DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>
   };
   // The next place, once it is full.
   auto enter = [&] {
-    Place<Ring<J>::PLACES> p = next;
-    barrier_wait(b.full + p.at, p.round);
+    u32 at = next.at;
+    barrier_wait(b.full + at, next.round);
     next.next();
-    return p.at;
+    return at;
   };
   auto give_back = [&](u32 at) {
     if (lane == 0) barrier_arrive(b.empty + at);
   };
-  // A group's operands with the two places of its inputs; `other` gets the next group's operands in the meantime.
+  // A group's operands with the two places of its inputs; the next group's are expanded in the meantime.
   auto multiply = [&](const u32 (&in)[16], u32 keep, u32 (&other)[16], u32 following) {
     u32 first = enter(), second = enter();
     if (J::PAIRS) async_fence();
-    u64 hi = tile_at(x_at + first * Ring<J>::PLACE, 16), lo = tile_at(x_at + second * Ring<J>::PLACE, 16);
+    u64 hi = tile_at(ring + first * SPLIT_PLACE, 16), lo = tile_at(ring + second * SPLIT_PLACE, 16);
     warpgroup_enter();
     with_sums<J>(d, t.inputs, [&](auto& sums) {
 #pragma unroll
@@ -318,33 +303,29 @@ DEVICE void multiply_tile(const J& job, const typename J::Tile& t, Place<Ring<J>
     settle(d);
     give_back(second);
   };
+  // The same for offsets and sums; for all inputs, whose number is not worth a choice here.
   auto multiply_offsets = [&] {
     u32 at = enter();
     if (J::PAIRS) async_fence();
-    u64 x = narrow_tile_at(x_at + at * Ring<J>::PLACE);
+    u64 x = narrow_tile_at(ring + at * SPLIT_PLACE);
     u32 first[4] = {offsets.hi[0], offsets.hi[1], offsets.hi[0], offsets.hi[1]}, second[4] = {offsets.lo[0], offsets.lo[1], 0, 0};
     warpgroup_enter();
-    // For all inputs: with a choice of their number here, the compiler runs out of registers.
     warpgroup_multiply(d, first, x, 1);
     warpgroup_multiply(d, second, x, 1);
     warpgroup_commit();
     warpgroup_wait<0>();
     settle(d);
     give_back(at);
-    if constexpr (SHORT)
 #pragma unroll
-      for (u32 i = 0; i < WIDE / 2; i++) total[i] += d[i];
+    for (u32 i = 0; i < HOPPER_WIDE / 2; i++) total[i] += d[i];
   };
   prepare(a[0], 0);
   for (u32 g = 0; g < job.pieces * 8; g += 2) {
-    multiply(a[0], SHORT ? g % 8 : g, a[1], g + 1);
+    multiply(a[0], g % 8, a[1], g + 1);
     multiply(a[1], 1, a[0], g + 2);
     if (g % 8 == 6) multiply_offsets();
   }
-  if constexpr (SHORT)
-    job.store(t, total, row, lane % 4 * 2, notes, (const float*)notes + 256);
-  else
-    job.store(t, d, row, lane % 4 * 2, notes, (const float*)notes + 256);
+  job.store(t, total, row, lane % 4 * 2, notes, (const float*)notes + HOPPER_WIDE);
 }
 
 template <class J> DEVICE void run_job(const J& job, u8* shared) {
@@ -372,7 +353,7 @@ template <class J> DEVICE void run_job(const J& job, u8* shared) {
       bring_rows(job, shared);
   } else {
     registers_more<224>();
-    Place<Ring<J>::PLACES> p = {0, 0};
+    Place<HOPPER_PLACES> p = {0, 0};
     Place<2> w = {0, 0};
     typename J::Tile t;
     u32 i = blockIdx.x, n = 0;
@@ -388,11 +369,10 @@ template <class J> DEVICE void run_job(const J& job, u8* shared) {
 
 // ---- dense products
 
-template <u32 WIDTH, bool ADD> struct Dense {
-  static constexpr u32 WIDE = WIDTH;
+template <bool ADD> struct Dense {
   static constexpr bool NOTES = false, PAIRS = false, JOINT = false;
   // Tiles of inputs that are multiplied with all weights before the next ones: so many that they stay in the second-level cache.
-  static constexpr u32 NEAR = 2048 / WIDE;
+  static constexpr u32 NEAR = 2048 / HOPPER_WIDE;
   struct Tile {
     u32 matrix, rows, row0, offset, token0, inputs;
   };
@@ -402,7 +382,7 @@ template <u32 WIDTH, bool ADD> struct Dense {
   MEMBER Dense(const GemmArgs& args, const HopperLaunch& l) : a(args), split(l.split), sums(l.sums) {
     tokens = loadu(&((const Chunk*)a.chunk)->tokens);
     pieces = a.shape.cols / HOPPER_PIECE;
-    across = (tokens + WIDE - 1) / WIDE;
+    across = (tokens + HOPPER_WIDE - 1) / HOPPER_WIDE;
     blocks = 0;
     for (u32 m = 0; m < a.shape.matrices; m++) blocks += (pick(a.shape.rows, m) + HOPPER_ROWS - 1) / HOPPER_ROWS;
   }
@@ -412,8 +392,8 @@ template <u32 WIDTH, bool ADD> struct Dense {
     if (first >= across) return false;
     i -= first * blocks;
     u32 block = i / width;
-    t.token0 = (first + i % width) * WIDE;
-    t.inputs = min(WIDE, tokens - t.token0);
+    t.token0 = (first + i % width) * HOPPER_WIDE;
+    t.inputs = min(HOPPER_WIDE, tokens - t.token0);
     t.offset = 0;
     for (t.matrix = 0; t.matrix < a.shape.matrices; t.matrix++) {
       t.rows = pick(a.shape.rows, t.matrix);
@@ -434,13 +414,13 @@ template <u32 WIDTH, bool ADD> struct Dense {
     r.last = t.rows - 1;
     return r;
   }
-  MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32*, const float* factors) const {
+  MEMBER void store(const Tile& t, float (&d)[HOPPER_WIDE / 2], u32 row, u32 column, const u32*, const float* factors) const {
     float* y = (float*)a.y + (u64)t.token0 * a.shape.stride + t.offset + t.row0;
-    if (!ADD && t.inputs == WIDE && t.row0 + HOPPER_ROWS <= t.rows) {
+    if (!ADD && t.inputs == HOPPER_WIDE && t.row0 + HOPPER_ROWS <= t.rows) {
       // A whole tile: nothing to ask for each value.
       float *even = y + (u64)column * a.shape.stride + row, *odd = even + a.shape.stride;
 #pragma unroll
-      for (u32 i = 0; i < WIDE / 8; i++) {
+      for (u32 i = 0; i < HOPPER_WIDE / 8; i++) {
         float2 f = *(const float2*)(factors + 8 * i + column);
         even[0] = d[4 * i] * f.x;
         odd[0] = d[4 * i + 1] * f.y;
@@ -458,7 +438,7 @@ template <u32 WIDTH, bool ADD> struct Dense {
       if constexpr (ADD) {
         // What is there comes in first, sixteen values at a time: a load behind a store would wait for it.
 #pragma unroll
-        for (u32 block = 0; block < WIDE / 4; block += 16) {
+        for (u32 block = 0; block < HOPPER_WIDE / 4; block += 16) {
           float old[16];
 #pragma unroll
           for (u32 i = 0; i < 16; i++) {
@@ -473,7 +453,7 @@ template <u32 WIDTH, bool ADD> struct Dense {
         }
       } else {
 #pragma unroll
-        for (u32 i = 0; i < WIDE / 4; i++) {
+        for (u32 i = 0; i < HOPPER_WIDE / 4; i++) {
           u32 c = i / 2 * 8 + column + i % 2;
           if (c < t.inputs) y[(u64)c * a.shape.stride + r] = d[i / 2 * 4 + 2 * h + i % 2] * factors[c];
         }
@@ -481,22 +461,20 @@ template <u32 WIDTH, bool ADD> struct Dense {
     }
   }
 };
-#define HOPPER_GEMM(name, wide, add)                                                                           \
+#define HOPPER_GEMM(name, add)                                                                           \
   extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)                                              \
       name(const __grid_constant__ GemmArgs a, const __grid_constant__ HopperLaunch l) {                       \
     extern __shared__ __align__(128) u8 shared[];                                                             \
     grid_enter(l.step);                                                                                        \
-    Dense<wide, add> job(a, l);                                                                                \
+    Dense<add> job(a, l);                                                                                \
     run_job(job, shared);                                                                                      \
   }
-HOPPER_GEMM(hopper_gemm_128, 128, false)
-HOPPER_GEMM(hopper_gemm_256, 256, false)
-HOPPER_GEMM(hopper_gemm_add_128, 128, true)
-HOPPER_GEMM(hopper_gemm_add_256, 256, true)
+HOPPER_GEMM(hopper_gemm_128, false)
+HOPPER_GEMM(hopper_gemm_add_128, true)
 
 // ---- products of experts
 
-// Blocks of at most WIDE pairs of one expert, as native_moe_blocks leaves them; behind the last, blocks of no pairs.
+// Blocks of at most HOPPER_WIDE pairs of one expert, as native_moe_blocks leaves them; behind the last, blocks of no pairs.
 struct PairTile {
   u32 expert, first, inputs, column0;
 };
@@ -516,8 +494,7 @@ DEVICE void store_gated(void* h, u64 at, float gate, float up, float factor, flo
   ((float*)h)[at] = silu(gate * factor) * (up * factor) * score;
 }
 
-template <u32 WIDTH> struct ExpertsGateUp {
-  static constexpr u32 WIDE = WIDTH;
+struct ExpertsGateUp {
   static constexpr bool NOTES = true, PAIRS = true, JOINT = true;
   typedef PairTile Tile;
   const ExpertsGateUpArgs& a;
@@ -537,11 +514,11 @@ template <u32 WIDTH> struct ExpertsGateUp {
     return r;
   }
   MEMBER const void* note(const Tile& t, u32 i) const { return (const float*)a.scores + pair(t, i); }
-  MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
+  MEMBER void store(const Tile& t, float (&d)[HOPPER_WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
     u32 c = joint_row(t.column0, row);
     if (c >= a.shape.width) return;
 #pragma unroll
-    for (u32 i = 0; i < WIDE / 4; i++) {
+    for (u32 i = 0; i < HOPPER_WIDE / 4; i++) {
       u32 m = i / 2 * 8 + column + i % 2;
       if (i / 2 * 8 >= t.inputs) break;
       if (m < t.inputs)
@@ -551,8 +528,7 @@ template <u32 WIDTH> struct ExpertsGateUp {
   }
 };
 
-template <u32 WIDTH> struct ExpertsDown {
-  static constexpr u32 WIDE = WIDTH;
+struct ExpertsDown {
   static constexpr bool NOTES = true, PAIRS = true, JOINT = false;
   typedef PairTile Tile;
   const ExpertsDownArgs& a;
@@ -569,9 +545,9 @@ template <u32 WIDTH> struct ExpertsDown {
     return r;
   }
   MEMBER const void* note(const Tile& t, u32 i) const { return (const u32*)a.pairs + t.first + min(i, t.inputs - 1); }
-  MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
+  MEMBER void store(const Tile& t, float (&d)[HOPPER_WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
 #pragma unroll
-    for (u32 i = 0; i < WIDE / 4; i++) {
+    for (u32 i = 0; i < HOPPER_WIDE / 4; i++) {
       u32 m = i / 2 * 8 + column + i % 2;
       if (i / 2 * 8 >= t.inputs) break;
       if (m >= t.inputs) continue;
@@ -583,7 +559,6 @@ template <u32 WIDTH> struct ExpertsDown {
 };
 
 struct SharedGateUp {
-  static constexpr u32 WIDE = 128;
   static constexpr bool NOTES = true, PAIRS = false, JOINT = true;
   struct Tile {
     u32 token0, inputs, column0;
@@ -595,8 +570,8 @@ struct SharedGateUp {
   MEMBER bool tile(u32 i, const uint4&, Tile& t) const {
     u32 columns = a.shape.shared_width / 64;
     t.column0 = i % columns * 64;
-    t.token0 = i / columns * WIDE;
-    t.inputs = t.token0 < tokens ? min(WIDE, tokens - t.token0) : 0;
+    t.token0 = i / columns * HOPPER_WIDE;
+    t.inputs = t.token0 < tokens ? min(HOPPER_WIDE, tokens - t.token0) : 0;
     return t.inputs != 0;
   }
   MEMBER WeightRows weights(const Tile& t) const {
@@ -610,10 +585,10 @@ struct SharedGateUp {
   MEMBER const void* note(const Tile& t, u32 i) const {
     return (const float*)a.logits + (u64)(t.token0 + min(i, t.inputs - 1)) * a.shape.stride + a.shape.experts;
   }
-  MEMBER void store(const Tile& t, float (&d)[WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
+  MEMBER void store(const Tile& t, float (&d)[HOPPER_WIDE / 2], u32 row, u32 column, const u32* notes, const float* factors) const {
     u32 c = joint_row(t.column0, row);
 #pragma unroll
-    for (u32 i = 0; i < WIDE / 4; i++) {
+    for (u32 i = 0; i < HOPPER_WIDE / 4; i++) {
       u32 m = i / 2 * 8 + column + i % 2;
       if (m < t.inputs)
         store_gated(a.h, (u64)(t.token0 + m) * a.shape.shared_width + c, d[i / 2 * 4 + i % 2], d[i / 2 * 4 + 2 + i % 2], factors[m],
@@ -622,18 +597,16 @@ struct SharedGateUp {
   }
 };
 
-#define HOPPER_EXPERTS(name, Args, Job, cols, wide)                                                            \
+#define HOPPER_EXPERTS(name, Args, Job, cols)                                                            \
   extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)                                              \
       name(const __grid_constant__ Args a, const __grid_constant__ HopperLaunch l) {                           \
     extern __shared__ __align__(128) u8 shared[];                                                              \
     grid_enter(l.step);                                                                                        \
-    Job<wide> job = {a, l.split, l.sums, a.shape.cols / HOPPER_PIECE, l.columns, l.capacity};                  \
+    Job job = {a, l.split, l.sums, a.shape.cols / HOPPER_PIECE, l.columns, l.capacity};                  \
     run_job(job, shared);                                                                                      \
   }
-HOPPER_EXPERTS(hopper_experts_gate_up_128, ExpertsGateUpArgs, ExpertsGateUp, hidden, 128)
-HOPPER_EXPERTS(hopper_experts_gate_up_256, ExpertsGateUpArgs, ExpertsGateUp, hidden, 256)
-HOPPER_EXPERTS(hopper_experts_down_128, ExpertsDownArgs, ExpertsDown, width, 128)
-HOPPER_EXPERTS(hopper_experts_down_256, ExpertsDownArgs, ExpertsDown, width, 256)
+HOPPER_EXPERTS(hopper_experts_gate_up_128, ExpertsGateUpArgs, ExpertsGateUp, hidden)
+HOPPER_EXPERTS(hopper_experts_down_128, ExpertsDownArgs, ExpertsDown, width)
 extern "C" __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_shared_gate_up(const __grid_constant__ SharedGateUpArgs a, const __grid_constant__ HopperLaunch l) {
   extern __shared__ __align__(128) u8 shared[];

@@ -1,4 +1,4 @@
-// The inputs of Hopper's products: rows of f32 as two halves a value, which keeps 22 bits or more.
+// The operands of Hopper's products, in halves. First the inputs: rows of f32 as two halves a value, which keeps 22 bits or more.
 //
 // A row is multiplied by the power of two that brings its largest value between 2^8 and 2^9: what 22 bits below that is
 // lost, and sums of 64 values stay finite. x = hi + lo, hi = half(x), lo = half(x - hi). The row's factor, which sums of
@@ -72,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS)
   u32 r = row % SPLIT_ROWS;
   u64 block = (u64)(row / SPLIT_ROWS) * pieces;
   for (u32 piece = first;; load(piece)) {
-    u8* to = (u8*)a.split + ((block + piece) * SPLIT_PLACES + lane / 16 * 2) * SPLIT_PLACE + r * 128 + (lane % 16 / 2 ^ r % 8) * 16 + lane % 2 * 8;
+    u8* to = (u8*)a.split + ((block + piece) * SPLIT_PLACES + lane / 16 * 2) * SPLIT_PLACE + r * 128;
+    to += (lane % 16 / 2 ^ r % 8) * 16 + lane % 2 * 8;
     u8* sums = (u8*)a.sums + (block + piece) * (2 * SPLIT_SUMS);
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
