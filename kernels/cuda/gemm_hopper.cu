@@ -161,7 +161,11 @@ template <class J> DEVICE void bring_rows(const J& job, u8* shared) {
         barrier_wait(b.empty + p.at, p.round);
         barrier_expect(full, bytes + (start ? rows * 4 : 0));
         bulk_load(shared + HOPPER_RING + p.at * SPLIT_PLACE, last ? sums : values + s * SPLIT_PLACE, bytes, full);
-        if (start) bulk_load(notes_at(shared, n) + HOPPER_WIDE, sums + SPLIT_SUMS, rows * 4, full);
+        if (start) {
+          // Threads have read there, four tiles ago.
+          copy_fence();
+          bulk_load(notes_at(shared, n) + HOPPER_WIDE, sums + SPLIT_SUMS, rows * 4, full);
+        }
         p.next();
       }
     }
