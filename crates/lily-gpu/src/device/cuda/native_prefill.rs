@@ -168,7 +168,7 @@ fn attention(op: &Op) -> Option<Launch> {
 }
 
 /// `HOPPER_SHARED` of gemm_hopper.cu.
-const HOPPER_SHARED: u32 = 12_288 + 131_072 + 2 * 128 * (256 + 2 * 16);
+const HOPPER_SHARED: u32 = 7168 + 131_072 + 2 * 128 * (256 + 2 * 16);
 
 fn hopper_launch(symbol: &'static str, tiles: u32, limits: &Limits, extra: Vec<u32>) -> Launch {
     Launch {
