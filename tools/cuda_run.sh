@@ -26,14 +26,14 @@ gzip -f "$dir/cuda" "$dir/lily" "$dir/golden.json" "$dir"/cache/*.cubin
 cat >"$dir/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # Everything that is measured on the GPU, in one call. RESULTS (default ./results) gets the logs and the JSON; SECTIONS are
-# check, mini, serve, start, bench, kernels, compare, sanitize (all without any). SANITIZER names a compute-sanitizer other than
+# check, mini, serve, start, bench, kernels, prefill, compare, sanitize (all without any). SANITIZER names a compute-sanitizer other than
 # the one in the path: racecheck before version 2026.4 (pip install nvidia-cuda-sanitizer-api) reports races that are none
 # in kernels with mbarriers and wgmma.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "${1:-results}" && cd "${1:-results}" && pwd)
 [ $# -gt 0 ] && shift
-sections=${*:-check mini serve start bench kernels compare sanitize}
+sections=${*:-check mini serve start bench kernels prefill compare sanitize}
 work=$(mktemp -d)
 cp -r "$here/." "$work"
 cd "$work"
@@ -81,8 +81,11 @@ for section in $sections; do
         --repeats 1 --json "$out/bench.json" --csv "$out/bench.csv" --svg "$out/bench.svg"
       tail -n 14 "$out/bench.log" ;;
     kernels)
-      step kernels 280 ./cuda bench 40 256,4096,32768,131072 "$out/kernels.json" "${PARTS:-decode,batch,prefill,options,ablation}"
+      step kernels 280 ./cuda bench 40 256,4096,32768,131072 "$out/kernels.json" "${PARTS:-decode,batch,options,ablation}"
       grep -v '^   ids' "$out/kernels.log" ;;
+    prefill)
+      step prefill 120 ./cuda prefill 40 "${PROMPTS:-512,2048,8192,32768,131072}" "$out/prefill.json"
+      grep 'a prompt of' "$out/prefill.log" ;;
     compare)
       step compare 280 ./cuda compare "${COMPARE:-1,300,5000,40000}"
       cat "$out/compare.log" ;;
