@@ -57,7 +57,7 @@ DEVICE void barrier_wait(u64* b, u32 parity) {
       "r"(parity)
       : "memory");
 }
-// Orders what this thread knows to have been read or written before what the copy engine writes from now on.
+// Orders what this thread has read or written before what the copy engine writes once it knows of it.
 DEVICE void copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Copies bytes (a multiple of 16, both ends aligned to 16) to shared memory; the barrier counts them.
 DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* b) {

@@ -408,7 +408,6 @@ extern "C" __global__ void __launch_bounds__(160, 1)
       u8* to = ring + s % 2 * GDN_STAGE;
       GdnTiles tiles = gdn_tiles(a.u, s, key_heads, channels);
       barrier_wait(empty + s % 2, s / 2 % 2 ^ 1);
-      copy_fence();
       barrier_expect(b, GDN_STAGE);
       bulk_load(to, tiles.keys(key_head), 2 * GDN_TILE, b);
       bulk_load(to + 2 * GDN_TILE, tiles.queries(key_head), 2 * GDN_TILE, b);
@@ -589,6 +588,7 @@ extern "C" __global__ void __launch_bounds__(160, 1)
     for (u32 n = 0; n < 8; n++)
 #pragma unroll
       for (u32 e = 0; e < 4; e++) s[n][e] = fmaf(s[n][e], last, added[n][e]);
+    copy_fence();
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + step % 2);
   }

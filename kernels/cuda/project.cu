@@ -77,7 +77,6 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
     for (u32 i = l.stages; i < count; i++) {
       u32 k = i % l.stages;
       barrier_wait(empty + k, (i / l.stages - 1) & 1);
-      copy_fence();
       bring_tile<cols>(a, first + i, ring + k * l.stage_bytes, full + k);
     }
     return;
@@ -158,6 +157,7 @@ DEVICE void project(const ProjectArgs& a, const ProjectLaunch& l, u8* shared) {
                        : slice_product<false>(rows, cols / 2, scales, biases, cols / GROUP, slice, x, lane);
         if (lane % 4 < 2) turn_sums[k * tile_sums + slice * TILE_ROWS + lane % 4 * 8 + lane / 4] = v;
         if (t + 1 == tokens && base + l.stages + k < count) {
+          copy_fence();
           __syncwarp();
           if (lane == 0) barrier_arrive(empty + k);
         }

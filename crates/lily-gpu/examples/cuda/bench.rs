@@ -233,12 +233,13 @@ pub fn steps() -> Result<(), Box<dyn Error>> {
         kernels.extend(b.device.kernels_of(handle));
         b.device.discard(handle);
     }
-    const CHUNK: usize = 128;
+    // Enough steps of 64 tokens that the GDN's scan fills its two stages again.
+    const CHUNK: usize = 256;
     let shape =
         PrefillShape { tokens: CHUNK, slots: 1, capacity: CHUNK, context: CHUNK, head: PrefillHead::Last };
     let (handle, plan) = b.prepare(prefill_plan(&b.model, &shape))?;
     b.reset(&plan)?;
-    let ids: Vec<u32> = (0..100).map(|i| i * 397).collect();
+    let ids: Vec<u32> = (0..200).map(|i| i * 397).collect();
     let ticket = b.device.submit(handle, &PrefillInputs::new(CHUNK).encode(&ids, 0, 0))?;
     b.device.wait(ticket)?;
     kernels.extend(b.device.kernels_of(handle));
