@@ -95,7 +95,7 @@ for section in $sections; do
         "$tool" --version | tail -n 1
         step memcheck 150 "$tool" --tool memcheck --error-exitcode 1 ./cuda steps
         tail -n 2 "$out/memcheck.log"
-        # By kernels, side by side: a kernel of several sequences takes minutes. Of native_project_norm the ninth launch is the first
+        # By kernels, side by side: those of several sequences were not done in a minute. Of native_project_norm the ninth launch is the first
         # head, the only one that fills its stages again.
         race() {
           local name=$1 options=$2

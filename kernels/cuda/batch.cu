@@ -71,7 +71,6 @@ DEVICE void stage_vectors(u8* const (&rows)[N], float2* const (&groups)[N], u32 
     }
   }
 }
-#define AHEAD 4  // vectors' parts that are loaded and staged together
 
 // ---- products of codes and bytes, scaled without conversions
 //

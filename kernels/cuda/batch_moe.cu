@@ -13,9 +13,9 @@
 struct Lanes {
   u32 slot, parity, byte, half;  // of its column of bytes: token, group, byte; half of the group
   bool mine;
-  DEVICE_MEMBER Lanes(u32 lane)
+  MEMBER Lanes(u32 lane)
       : slot(lane / 16), parity(lane / 8 % 2), byte(lane / 4 % 2), half(lane % 2), mine(lane / 8 % 2 == lane % 4 / 2) {}
-  DEVICE_MEMBER u32 offset() const { return parity * 128 + byte * 64 + half * 32; }
+  MEMBER u32 offset() const { return parity * 128 + byte * 64 + half * 32; }
 };
 
 // Adds the products of 16 rows with 512 columns of two tokens: sums of rows g and g + 8. `codes`: of row g; rows g + 8 lie

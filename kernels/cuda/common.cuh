@@ -14,7 +14,7 @@ typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
 #define DEVICE static __device__ __forceinline__
-#define DEVICE_MEMBER __device__ __forceinline__
+#define MEMBER __device__ __forceinline__
 
 // Columns that share a scale and a bias.
 #define GROUP 64

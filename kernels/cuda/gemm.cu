@@ -12,12 +12,7 @@ struct GemmLaunch {
   Step step;
 };
 
-DEVICE void copy16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-DEVICE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all but the newest group have come.
-DEVICE void copies_wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+DEVICE void copy16(void* to, const void* from) { fetch16(shared_address(to), from); }
 
 // One row of a quantised matrix.
 struct WeightRow {
@@ -91,7 +86,7 @@ DEVICE void multiply(Sums<ROWS>& sums, const u16* const (&inputs)[ROWS / 32], co
 #pragma unroll
       for (u32 i = 0; i < ROWS / 32; i++) copy16(to + i * 32 * PITCH, inputs[i] + step * DEPTH + tid % 8 * 8);
     }
-    copies_end();
+    fetches_end();
   };
   bring(0);
   bring(1);
@@ -102,7 +97,7 @@ DEVICE void multiply(Sums<ROWS>& sums, const u16* const (&inputs)[ROWS / 32], co
   for (u32 step = 0; step < steps; step++) {
     put(b_tiles + step % 2 * (WEIGHT_ROWS * PITCH) + tid / 2 * PITCH + tid % 2 * 32, next);
     if (step + 1 < steps) next = fetch(weights, step + 1, tid % 2);
-    copies_wait();
+    fetches_wait<1>();
     __syncthreads();
     bring(step + 2);
     u32 a = a_at + step % 3 * (ROWS * PITCH * 2), b = b_at + step % 2 * (WEIGHT_ROWS * PITCH * 2);

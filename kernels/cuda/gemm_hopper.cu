@@ -27,7 +27,6 @@
 static_assert(HOPPER_RING % 1024 == 0 && HOPPER_BRINGING < 4, "layout");
 #define HOPPER_CODES (HOPPER_RING + HOPPER_PLACES * SPLIT_PLACE)
 #define HOPPER_SHARED (HOPPER_CODES + 2 * HOPPER_WEIGHTS)
-#define MEMBER __device__ __forceinline__
 struct HopperLaunch {
   // Tiles of weight rows; most blocks of pairs.
   u32 columns, capacity;

@@ -75,13 +75,13 @@ extern "C" __global__ void __launch_bounds__(256, 2)
       for (u32 i = 0; i < 2; i++)
         if (tid / 4 + 64 * i < ROUTER_ROWS) copy16(codes + (tid / 4 + 64 * i) * ROUTER_CODES + tid % 4 * 16, from[i] + step * GROUP);
     }
-    copies_end();
+    fetches_end();
   };
   for (u32 i = 0; i + 1 < ROUTER_STAGES; i++) bring(i);
   for (u32 step = 0; step < groups; step++) {
     const u8* inputs = shared + step % ROUTER_STAGES * ROUTER_STAGE;
     const u8* codes = inputs + ROUTER_TOKENS * ROUTER_INPUT_PITCH;
-    asm volatile("cp.async.wait_group %0;" ::"n"(ROUTER_STAGES - 2) : "memory");
+    fetches_wait<ROUTER_STAGES - 2>();
     __syncthreads();
     bring(step + ROUTER_STAGES - 1);
     // The lane's 16 columns of token `column + g`, as halves and what they lack; the sums of tokens 2 t and 2 t + 1.

@@ -98,7 +98,8 @@ pub fn backend(
     backend_for(device, weights, threads_wanted, ignore_memory_check, None)
 }
 
-/// The same; what will be `needed`, for a sequence of so many tokens, is compared with the device's memory before anything is allocated.
+/// The same; what will be `needed`, for a sequence of so many tokens, is compared with the device's memory before anything is
+/// allocated.
 pub fn backend_for(
     device: Device,
     weights: Arc<ModelWeights>,

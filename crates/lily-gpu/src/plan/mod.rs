@@ -89,6 +89,11 @@ impl Access {
     pub fn overlaps(&self, other: &Access) -> bool {
         self.buffer == other.buffer && self.start < other.end && other.start < self.end
     }
+
+    /// Whether it shares a byte with part of a buffer.
+    pub fn touches(&self, view: &View) -> bool {
+        self.buffer == view.buffer && self.start < view.offset + view.len && view.offset < self.end
+    }
 }
 
 /// A value of a kernel's inline structure.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{GpuError, Result},
-    plan::{Access, ArgValue, Op, Plan, Scalar, routes::Splits},
+    plan::{ArgValue, Op, Plan, Scalar, routes::Splits},
 };
 
 /// The sources, in order.
@@ -212,9 +212,7 @@ pub fn early_reads_hold(plan: &Plan, order: &[usize], at: usize) -> bool {
     let writers = &order[from..at];
     op.args.iter().filter(|a| names.contains(&a.name)).all(|a| {
         let ArgValue::Buffer { view, .. } = a.value else { return true };
-        let overlaps =
-            |w: &Access| w.buffer == view.buffer && w.start < view.offset + view.len && view.offset < w.end;
-        !writers.iter().any(|&j| plan.ops[j].writes.iter().any(overlaps))
+        !writers.iter().any(|&j| plan.ops[j].writes.iter().any(|w| w.touches(&view)))
     })
 }
 

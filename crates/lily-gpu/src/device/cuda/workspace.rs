@@ -162,12 +162,7 @@ pub fn held(plan: &Plan, order: &[usize], needs: &[Option<Need>]) -> Vec<usize> 
             }
             now = *need;
         }
-        let spoiled = |view: &View| {
-            plan.ops[order[at]]
-                .writes
-                .iter()
-                .any(|w| w.buffer == view.buffer && w.start < view.offset + view.len && view.offset < w.end)
-        };
+        let spoiled = |view: &View| plan.ops[order[at]].writes.iter().any(|w| w.touches(view));
         if matches!(&now, Some(Need::Rows { view, .. }) if spoiled(view)) {
             now = None;
         }
